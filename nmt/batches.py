@@ -1,0 +1,136 @@
+"""Which pairs make up update n: a pure function of the lengths and (seed, epoch).
+
+An epoch visits the shards in a random order, a group of them at a time. Within a group the pairs are shuffled, sorted by
+length, cut into updates of at most `tokens_per_update` tokens on the larger side (end symbols counted, padding not), and
+the updates shuffled. Each update is cut into `microbatches` pieces, which are computed one after the other or by several
+processes:
+
+    lengths 3 4 4 | 9 9 | 12 …   ->   updates [9 9] [3 4 4] [12 …] …   ->   pieces [9] [9], [3 4] [4], …
+
+Only lengths are held, and only of one group, so memory does not grow with the corpus.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nmt.errors import UserError
+from nmt.shards import Ids, Shard, read_shard, shard_files
+from nmt.symbols import BOS, EOS, PAD
+
+GROUP_SHARDS = 8
+Lengths = np.ndarray[tuple[int], np.dtype[np.int64]]
+Rows = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Pairs padded to tensors. B pairs, S and T tokens of the longest source and target, end symbols counted."""
+
+    src: Tensor  # [B, S] int64, with end symbol
+    tgt_in: Tensor  # [B, T] int64, begins with the begin symbol
+    tgt_out: Tensor  # [B, T] int64, ends with the end symbol
+
+    def to(self, device: torch.device) -> "Batch":
+        """The same on another device."""
+        return Batch(*(t.to(device, non_blocking=True) for t in (self.src, self.tgt_in, self.tgt_out)))
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one step of the optimizer sees."""
+
+    pairs: list[tuple[int, int]]  # (number of the shard, row in it), in the order of `pieces`
+    pieces: list[Batch]  # at most `microbatches`, none empty
+
+
+def updates(shards: Path, tokens_per_update: int, microbatches: int, seed: int, after: int = 0) -> Iterator[Update]:
+    """The updates after+1, after+2, … of the endless training on the folder `shards`, epoch after epoch."""
+    files = shard_files(shards)
+    skip, epoch = after, 0
+    while True:
+        order = _rng(seed, epoch).permutation(len(files))
+        for start in range(0, len(order), GROUP_SHARDS):
+            numbers = [int(n) for n in order[start : start + GROUP_SHARDS]]
+            group = [read_shard(files[number]) for number in numbers]
+            first = np.cumsum([0, *(len(shard) for shard in group)])
+            src_lengths = np.concatenate([shard.src.lengths for shard in group]).astype(np.int64) + 1
+            tgt_lengths = np.concatenate([shard.tgt.lengths for shard in group]).astype(np.int64) + 1
+            plan = plan_updates(src_lengths, tgt_lengths, tokens_per_update, _rng(seed, epoch, 1 + start))
+            for rows in plan[skip:]:
+                members = np.searchsorted(first, rows, side="right") - 1
+                places = list(zip(members.tolist(), (rows - first[members]).tolist(), strict=True))
+                cuts = np.array_split(np.arange(len(places)), microbatches)
+                pieces = [collate([_pair(group[places[i][0]], places[i][1]) for i in cut]) for cut in cuts if len(cut)]
+                yield Update([(numbers[member], row) for member, row in places], pieces)
+            skip = max(0, skip - len(plan))
+        epoch += 1
+
+
+def plan_updates(src_lengths: Lengths, tgt_lengths: Lengths, tokens_per_update: int, rng: np.random.Generator) -> list[Rows]:
+    """Cut the pairs with these lengths (end symbols counted) into shuffled updates: an array of row numbers each.
+
+    Every row stands in exactly one update. Raises UserError when a pair alone is longer than an update.
+    """
+    longer = np.maximum(src_lengths, tgt_lengths)
+    if longer.max() > tokens_per_update:
+        row = int(longer.argmax())
+        raise UserError(
+            f"train.tokens_per_update is {tokens_per_update}, but pair {row + 1} of a group of shards has {longer[row]} tokens: "
+            "raise it, or lower cleaning.max_words and cleaning.max_characters"
+        )
+    shuffled = rng.permutation(len(longer))
+    order = shuffled[np.lexsort((src_lengths[shuffled], longer[shuffled]))]
+    src_sums, tgt_sums = (np.concatenate([[0], np.cumsum(lengths[order])]) for lengths in (src_lengths, tgt_lengths))
+    cut, plan = 0, []
+    while cut < len(order):
+        ends = [np.searchsorted(sums, sums[cut] + tokens_per_update, side="right") - 1 for sums in (src_sums, tgt_sums)]
+        end = int(min(ends))
+        plan.append(order[cut:end])
+        cut = end
+    return [plan[i] for i in rng.permutation(len(plan))]
+
+
+def collate(pairs: Sequence[tuple[Ids, Ids]]) -> Batch:
+    """Pad pairs of token ids without special tokens to tensors with them."""
+    src = padded([source for source, _ in pairs])
+    tgt_out = padded([target for _, target in pairs])
+    tgt_in = torch.full_like(tgt_out, BOS)
+    tgt_in[:, 1:] = tgt_out[:, :-1]
+    return Batch(src, tgt_in.masked_fill_(tgt_in == EOS, PAD), tgt_out)
+
+
+def padded(sentences: Sequence[Ids | Sequence[int]]) -> Tensor:
+    """The sentences with an end symbol behind each, padded to the longest. [B, S] int64"""
+    rows = np.full((len(sentences), max(len(s) for s in sentences) + 1), PAD, dtype=np.int64)
+    for row, sentence in zip(rows, sentences, strict=True):
+        row[: len(sentence)] = sentence
+        row[len(sentence)] = EOS
+    return torch.from_numpy(rows)
+
+
+def in_order(shards: Path, tokens: int) -> Iterator[Batch]:
+    """All pairs of a folder once, shard by shard, sorted by length and batched to at most `tokens` padded tokens a side."""
+    for path in shard_files(shards):
+        shard = read_shard(path)
+        longer = np.maximum(shard.src.lengths, shard.tgt.lengths) + 1
+        batch: list[int] = []
+        for row in np.argsort(longer, kind="stable"):
+            if batch and longer[row] * (len(batch) + 1) > tokens:
+                yield collate([_pair(shard, r) for r in batch])
+                batch = []
+            batch.append(int(row))
+        if batch:
+            yield collate([_pair(shard, r) for r in batch])
+
+
+def _pair(shard: Shard, row: int) -> tuple[Ids, Ids]:
+    return shard.src[row], shard.tgt[row]
+
+
+def _rng(*key: int) -> np.random.Generator:
+    return np.random.default_rng(key)

@@ -1,0 +1,65 @@
+"""A whole model in a folder: everything that translating needs, and what it was trained on.
+
+    averaged/
+        model.safetensors   weights by name
+        tokenizer.model     SentencePiece
+        config.json         model, vocab_size, languages, and the training's parameters and hashes
+
+`nmt translate FOLDER < in > out` needs nothing else.
+"""
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from nmt.checkpoint import build_model
+from nmt.errors import UserError
+from nmt.model import Transformer
+from nmt.tokenizer import Tokenizer
+
+WEIGHTS, TOKENIZER, CONFIG = "model.safetensors", "tokenizer.model", "config.json"
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A model ready to translate."""
+
+    model: Transformer
+    tokenizer: Tokenizer
+    config: dict[str, Any]
+
+
+def save_bundle(folder: Path, weights: dict[str, Tensor], tokenizer: Path, config: dict[str, Any]) -> None:
+    """Write the folder, whole or not at all. `config` must hold `model`, `vocab_size` and `tokenizer_sha256`."""
+    building = folder.with_name(folder.name + ".part")
+    shutil.rmtree(building, ignore_errors=True)
+    building.mkdir(parents=True)
+    save_file(weights, building / WEIGHTS)
+    shutil.copyfile(tokenizer, building / TOKENIZER)
+    (building / CONFIG).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+    shutil.rmtree(folder, ignore_errors=True)
+    building.rename(folder)
+
+
+def load_bundle(folder: Path) -> Bundle:
+    """Read the folder. Raises UserError when it is not a whole model."""
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder: name the one that the stage `average` wrote (runs/<corpus>/<variant>/averaged)")
+    missing = [name for name in (WEIGHTS, TOKENIZER, CONFIG) if not (folder / name).is_file()]
+    if missing:
+        raise UserError(f"{folder} is not a model: {', '.join(missing)} is missing; name the folder that the stage `average` wrote")
+    try:
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        model = build_model(config, load_file(folder / WEIGHTS), str(folder))
+    except (ValueError, KeyError, SafetensorError) as error:
+        raise UserError(f"{folder} is not a model of this project: {error!r}") from None
+    tokenizer = Tokenizer.load(folder / TOKENIZER)
+    if tokenizer.sha256 != config["tokenizer_sha256"]:
+        raise UserError(f"{folder / TOKENIZER} is not the tokenizer that the model was trained with")
+    return Bundle(model, tokenizer, config)

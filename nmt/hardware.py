@@ -1,0 +1,63 @@
+"""The machine: device, threads and arithmetic libraries. Changes speed and rounding, never what is computed.
+
+`prepare` must run before torch is imported for the first time, because OpenMP reads its environment then; so this
+module imports torch only inside its functions.
+"""
+
+import ctypes
+import os
+import sys
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from nmt.config import Config
+from nmt.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
+
+GLIBC_M_TRIM_THRESHOLD, GLIBC_M_TOP_PAD, GLIBC_M_MMAP_MAX = -1, -2, -4
+
+
+class HardwareConfig(Config):
+    """Section `hardware`: read by the stages that compute, a dependency of none."""
+
+    device: Literal["auto", "cpu", "cuda"]
+    threads: Literal["auto"] | int = Field(union_mode="left_to_right")
+    scratch: str
+    decode_tokens: int = Field(ge=1)
+
+
+def prepare(config: HardwareConfig) -> "torch.device":
+    """Set this process up for fast arithmetic and return the device to compute on.
+
+    Raises UserError when a GPU is asked for and there is none, or when threads is below 1.
+    """
+    # Threads that spin while they wait bring two trainings on one machine to a few percent of their speed each.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    _keep_freed_memory()
+    import torch
+
+    if config.threads != "auto":
+        if config.threads < 1:
+            raise UserError(f"hardware.threads is {config.threads}: auto, or a number from 1 upwards")
+        torch.set_num_threads(config.threads)
+    if not torch.cpu._is_amx_tile_supported():
+        # On processors other than Intel's, torch's default for float32 products (MKL) is half as fast as oneDNN, which "medium" selects.
+        # The kernel is float32 all the same, except with AMX units, where it would be bfloat16.
+        torch.set_float32_matmul_precision("medium")
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise UserError("hardware.device is cuda, but PyTorch sees no GPU here: set it to auto or cpu, or install a CUDA build of PyTorch")
+    return torch.device("cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def _keep_freed_memory() -> None:
+    """Tell glibc to reuse freed memory instead of giving it back: large temporaries then cost no page faults."""
+    if not sys.platform.startswith("linux"):
+        return
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(GLIBC_M_MMAP_MAX, 0)
+        libc.mallopt(GLIBC_M_TRIM_THRESHOLD, 2**31 - 1)
+        libc.mallopt(GLIBC_M_TOP_PAD, 256 << 20)

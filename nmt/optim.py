@@ -1,0 +1,20 @@
+"""Adam and the paper's learning rate (§5.3)."""
+
+import torch
+from torch import nn
+
+
+def learning_rate(step: int, d_model: int, warmup_updates: int) -> float:
+    """d_model^-0.5 * min(step^-0.5, step * warmup^-1.5) for step = 1, 2, … (eq. 3)."""
+    return d_model**-0.5 * min(step**-0.5, step * warmup_updates**-1.5)
+
+
+def adam(model: nn.Module, beta1: float, beta2: float, epsilon: float) -> torch.optim.Adam:
+    """Adam over all weights; the learning rate is set before each step."""
+    return torch.optim.Adam(model.parameters(), lr=0.0, betas=(beta1, beta2), eps=epsilon, fused=True)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Use `rate` from the next step on."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate

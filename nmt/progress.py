@@ -1,0 +1,74 @@
+"""Progress of long work on stderr: one line that is rewritten on a terminal, one line every ten seconds in a log.
+
+    train: 1,200/2,000 updates (60 %), 4.1 updates/s, 3:15 left, loss 3.214
+"""
+
+import sys
+import time
+from types import TracebackType
+from typing import Self
+
+
+class Progress:
+    """Counts `unit`s of a job called `label` up to `total` (None: unknown) and shows rate and time left.
+
+    `done` is where the job already stands when it begins, so that resumed work shows an honest rate.
+    """
+
+    TERMINAL_SECONDS = 0.2
+    LOG_SECONDS = 10.0
+
+    def __init__(self, label: str, total: int | None, unit: str, done: int = 0) -> None:
+        self.label, self.total, self.unit = label, total, unit
+        self.done = self.first = done
+        self.note = ""
+        self.terminal = sys.stderr.isatty()
+        self.began = self.shown = time.monotonic()
+
+    def advance(self, count: int = 1, note: str | None = None) -> None:
+        """Add `count` units; `note` is shown behind the figures until the next one."""
+        self.done += count
+        if note is not None:
+            self.note = note
+        now = time.monotonic()
+        if now - self.shown >= (self.TERMINAL_SECONDS if self.terminal else self.LOG_SECONDS):
+            self.shown = now
+            self._show(self.line())
+
+    def line(self) -> str:
+        """The present state in words."""
+        seconds = max(time.monotonic() - self.began, 1e-9)
+        rate = (self.done - self.first) / seconds
+        parts = [f"{self.done:,} {self.unit}", f"{_figure(rate)} {self.unit}/s"]
+        if self.total is not None:
+            parts[0] = f"{self.done:,}/{self.total:,} {self.unit} ({100 * self.done // max(self.total, 1)} %)"
+            if rate > 0 and self.done < self.total:
+                parts.append(f"{clock((self.total - self.done) / rate)} left")
+        if self.note:
+            parts.append(self.note)
+        return f"{self.label}: {', '.join(parts)}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        seconds = time.monotonic() - self.began
+        state = "" if kind is None else " (stopped)"
+        self._show(f"{self.line()}, {clock(seconds)} in all{state}")
+        if self.terminal:
+            sys.stderr.write("\n")
+
+    def _show(self, line: str) -> None:
+        sys.stderr.write(f"\r{line}\x1b[K" if self.terminal else f"{line}\n")
+        sys.stderr.flush()
+
+
+def clock(seconds: float) -> str:
+    """A duration as h:mm:ss or m:ss."""
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+
+
+def _figure(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"

@@ -1,0 +1,116 @@
+"""Tokenized pairs on disk: Arrow IPC files, memory-mapped, that pandas, pyarrow and duckdb open as tables.
+
+A folder holds `00000.arrow`, `00001.arrow`, …; each is one record batch with two list columns of token ids, without
+special tokens, and the tokenizer's sha256 and vocabulary size in its schema:
+
+    src                 tgt
+    [812, 4, 95, 11]    [77, 1204, 5]
+    [9, 310]            [42]
+"""
+
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from nmt.errors import UserError
+
+PAIRS_PER_SHARD = 500_000  # of 25 words a side: about 50 MB
+Ids = np.ndarray[tuple[int], np.dtype[np.unsignedinteger]]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One language of a shard: sentence i is `ids[offsets[i]:offsets[i + 1]]`."""
+
+    ids: Ids  # [tokens], uint16 or uint32
+    offsets: np.ndarray[tuple[int], np.dtype[np.int32]]  # [pairs + 1]
+
+    def __getitem__(self, index: int) -> Ids:
+        return self.ids[self.offsets[index] : self.offsets[index + 1]]
+
+    @property
+    def lengths(self) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+        """Tokens of each sentence, without special ones. [pairs]"""
+        return np.diff(self.offsets)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One memory-mapped file of pairs."""
+
+    src: Side
+    tgt: Side
+    vocab_size: int
+    tokenizer_sha256: str
+
+    def __len__(self) -> int:
+        return len(self.src.offsets) - 1
+
+
+def write_shards(
+    pairs: Iterable[tuple[Sequence[int], Sequence[int]]], folder: Path, vocab_size: int, tokenizer_sha256: str, size: int = PAIRS_PER_SHARD
+) -> int:
+    """Write `pairs` of token ids to `folder`, `size` a file, and return their number. The folder is whole or absent."""
+    building = folder.with_name(folder.name + ".part")
+    shutil.rmtree(building, ignore_errors=True)
+    building.mkdir(parents=True)
+    kind = pa.uint16() if vocab_size <= 1 << 16 else pa.uint32()
+    metadata = {"vocab_size": str(vocab_size), "tokenizer_sha256": tokenizer_sha256}
+    schema = pa.schema([("src", pa.list_(kind)), ("tgt", pa.list_(kind))], metadata)
+    count = 0
+    src: list[Sequence[int]] = []
+    tgt: list[Sequence[int]] = []
+
+    def flush() -> None:
+        nonlocal src, tgt
+        table = pa.record_batch([pa.array(src, schema.types[0]), pa.array(tgt, schema.types[1])], schema=schema)
+        with pa.OSFile(str(building / f"{(count - 1) // size:05}.arrow"), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+            writer.write_batch(table)
+        src, tgt = [], []
+
+    for source, target in pairs:
+        src.append(source)
+        tgt.append(target)
+        count += 1
+        if len(src) == size:
+            flush()
+    if src:
+        flush()
+    shutil.rmtree(folder, ignore_errors=True)
+    building.rename(folder)
+    return count
+
+
+def shard_files(folder: Path) -> list[Path]:
+    """The files of a folder of shards, in order. Raises UserError when there are none."""
+    files = sorted(folder.glob("*.arrow"))
+    if not files:
+        raise UserError(f"{folder} holds no shards: they are written by the stage `shard`")
+    return files
+
+
+def read_shard(path: Path) -> Shard:
+    """Open one file without reading it. Raises UserError when it is not a shard."""
+    try:
+        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        metadata = {key.decode(): text.decode() for key, text in table.schema.metadata.items()}
+        sides = [_side(table.column(name).chunk(0)) for name in ("src", "tgt")]
+        return Shard(sides[0], sides[1], int(metadata["vocab_size"]), metadata["tokenizer_sha256"])
+    except (pa.ArrowInvalid, KeyError, AttributeError, OSError) as error:
+        raise UserError(f"{path} is not a shard of this project ({error}): run the stage `shard` again") from None
+
+
+def read_pairs(folder: Path) -> Iterator[tuple[Ids, Ids]]:
+    """All pairs of a folder in order."""
+    for path in shard_files(folder):
+        shard = read_shard(path)
+        for index in range(len(shard)):
+            yield shard.src[index], shard.tgt[index]
+
+
+def _side(column: pa.ListArray) -> Side:
+    return Side(column.values.to_numpy(), column.offsets.to_numpy())

@@ -1,0 +1,111 @@
+"""SentencePiece: one joint vocabulary for both languages, with byte fallback, so that no character is ever unknown.
+
+Ids 0 to 3 are padding, unknown (never produced), begin and end of sentence. The text is given to the trainer by
+iterator and one thread trains, because a model file records its trainer's input paths and thread count.
+"""
+
+import hashlib
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+import sentencepiece
+from pydantic import Field
+
+from nmt.config import Config
+from nmt.errors import UserError
+from nmt.symbols import BOS, EOS, PAD, UNKNOWN
+
+
+MAX_LINE_BYTES = 1 << 20  # longer lines are skipped by the trainer; cleaning keeps them far shorter
+
+
+class TokenizerConfig(Config):
+    """Section `corpora.<c>.tokenizer`."""
+
+    type: Literal["bpe", "unigram"]
+    vocab_size: int = Field(ge=300)  # 256 bytes and the special pieces are part of it
+    normalization: Literal["identity", "nfkc", "nmt_nfkc"]
+    sample_lines: int = Field(ge=1)
+
+
+class Tokenizer:
+    """A trained model: text to ids and back."""
+
+    def __init__(self, model: bytes) -> None:
+        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self.vocab_size: int = self._processor.get_piece_size()
+        self.sha256 = hashlib.sha256(model).hexdigest()
+
+    @classmethod
+    def load(cls, path: Path) -> "Tokenizer":
+        """The tokenizer in the file `path`. Raises UserError when it is missing or not a SentencePiece model."""
+        try:
+            return cls(path.read_bytes())
+        except FileNotFoundError:
+            raise UserError(f"{path} is missing: it is written by the stage `tokenizer`") from None
+        except RuntimeError as error:
+            raise UserError(f"{path} is not a SentencePiece model: {error}") from None
+
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        """Ids of each line, without begin or end of sentence."""
+        return self._processor.encode(list(lines))  # type: ignore[no-any-return]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of the ids, which hold no special pieces."""
+        return self._processor.decode(list(ids))  # type: ignore[no-any-return]
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """The pieces behind the ids, for people to read."""
+        return [self._processor.id_to_piece(i) for i in ids]
+
+
+def train_tokenizer(lines: Iterable[str], config: TokenizerConfig) -> bytes:
+    """Train on `lines` and return the model file's content: the same for the same lines on any machine.
+
+    Raises UserError when the text is too small for `vocab_size`.
+    """
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines),
+            model_writer=model,
+            model_type=config.type,
+            vocab_size=config.vocab_size,
+            normalization_rule_name=config.normalization,
+            remove_extra_whitespaces=False,
+            byte_fallback=True,
+            character_coverage=0.9995,
+            max_sentence_length=MAX_LINE_BYTES,
+            input_sentence_size=0,
+            shuffle_input_sentence=False,
+            num_threads=1,
+            pad_id=PAD,
+            unk_id=UNKNOWN,
+            bos_id=BOS,
+            eos_id=EOS,
+            minloglevel=1,
+        )
+    except (RuntimeError, OSError) as error:
+        raise UserError(f"corpora.*.tokenizer.vocab_size {config.vocab_size} does not suit this text: {' '.join(str(error).split())}") from None
+    return model.getvalue()
+
+
+def sample(files: Sequence[Path], read: Callable[[Path], Iterator[str]], size: int) -> Iterator[str]:
+    """About `size` lines, drawn evenly over all `files` by a hash of place and text; all of them when there are fewer.
+
+    A line's lot depends on nothing but itself, so the sample needs no memory and is the same however the files are read.
+    """
+    total = sum(1 for path in files for _ in read(path))
+    share = size / max(total, 1)
+    for path in files:
+        for number, line in enumerate(read(path)):
+            if share >= 1 or _lot(path.name, number, line) < share:
+                yield line
+
+
+def _lot(*place: object) -> float:
+    """A number in [0, 1) that is a function of `place`."""
+    digest = hashlib.blake2b(repr(place).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") / 2**64

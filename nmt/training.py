@@ -1,0 +1,274 @@
+"""The training loop. Update n is a function of (seed, n) and of the state before it, so that a run that was stopped at any
+moment and goes on from a checkpoint ends with the same bytes as one that was never stopped.
+"""
+
+import logging
+import math
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal, Self
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from nmt.batches import Batch, Update, updates
+from nmt.checkpoint import OPTIMIZER, Checkpoint, DamagedCheckpoint, build_model, checkpoints, open_checkpoint, save_checkpoint
+from nmt.config import Config
+from nmt.errors import UserError
+from nmt.loss import loss_sums
+from nmt.model import ModelConfig, Transformer
+from nmt.optim import adam, learning_rate, set_learning_rate
+from nmt.symbols import PAD
+from nmt.validation import HeldOutLoss, held_out_loss
+
+log = logging.getLogger(__name__)
+
+ROWS_PER_CHECKPOINT = 10  # lines of training.tsv from one checkpoint to the next
+SKIPPED_IN_A_ROW = 10  # updates without finite gradients before the run stops
+
+
+class TrainConfig(Config):
+    """Section `variants.<v>.train`, §5."""
+
+    updates: int = Field(ge=1)
+    tokens_per_update: int = Field(ge=1)
+    microbatches: int = Field(ge=1)
+    warmup_updates: int = Field(ge=1)
+    label_smoothing: float = Field(ge=0, lt=1)
+    adam_beta1: float = Field(ge=0, lt=1)
+    adam_beta2: float = Field(ge=0, lt=1)
+    adam_epsilon: float = Field(gt=0)
+    checkpoint_every: int = Field(ge=1)
+    checkpoints_kept: int = Field(ge=1)
+    precision: Literal["float32", "bfloat16"]
+
+    @model_validator(mode="after")
+    def _checkpoints_fit(self) -> Self:
+        if self.updates % self.checkpoint_every:
+            raise ValueError(f"updates ({self.updates}) must be a multiple of checkpoint_every ({self.checkpoint_every})")
+        if self.checkpoints_kept * self.checkpoint_every > self.updates:
+            raise ValueError(f"checkpoints_kept ({self.checkpoints_kept}) is more than updates / checkpoint_every")
+        return self
+
+    @property
+    def kept_steps(self) -> range:
+        """Steps of the checkpoints that the run leaves behind."""
+        first = self.updates - (self.checkpoints_kept - 1) * self.checkpoint_every
+        return range(first, self.updates + 1, self.checkpoint_every)
+
+
+@dataclass
+class Interval:
+    """Sums since the last row of the training table."""
+
+    loss: float = 0.0
+    nll: float = 0.0
+    tokens: int = 0
+
+
+@dataclass
+class State:
+    """What a run knows besides weights and moments. Saved in each checkpoint's state."""
+
+    step: int = 0
+    tokens: int = 0  # target tokens seen, end symbols counted
+    skipped: int = 0  # updates that were not applied since their gradients were not finite
+    interval: Interval = field(default_factory=Interval)
+    rows: list[dict[str, float | int | None]] = field(default_factory=list)  # of training.tsv
+
+
+class Stopped(Exception):
+    """The run was asked to stop; its state is saved at update `step`."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(f"stopped at update {step}, which is saved: the same command goes on from there")
+        self.step = step
+
+
+class Trainer:
+    """A model, its optimizer and its place in the training."""
+
+    def __init__(self, config: TrainConfig, model_config: ModelConfig, vocab_size: int, seed: int, device: torch.device) -> None:
+        self.config, self.model_config, self.seed, self.device = config, model_config, seed, device
+        torch.manual_seed(seed)
+        self.model = Transformer(model_config, vocab_size)
+        self.state = State()
+        self._place()
+
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """Go on from `checkpoint`. Raises DamagedCheckpoint, and UserError when it is of another model."""
+        self.model = build_model(checkpoint.state, checkpoint.weights(), str(checkpoint.folder))
+        moments = checkpoint.moments()
+        self._place()
+        for name, parameter in self.model.named_parameters():
+            self.optimizer.state[parameter] = {
+                "step": torch.tensor(float(checkpoint.state["adam_step"])).to(self.device),
+                "exp_avg": moments[f"exp_avg.{name}"].to(self.device),
+                "exp_avg_sq": moments[f"exp_avg_sq.{name}"].to(self.device),
+            }
+        saved = checkpoint.state["progress"]
+        self.state = State(**{**saved, "interval": Interval(**saved["interval"])})
+
+    def update(self, update: Update) -> dict[str, float]:
+        """Apply one update and return its sums: loss, nll, tokens, gradient_norm. Not applied when the gradient is not finite."""
+        step = self.state.step + 1
+        self.optimizer.zero_grad(set_to_none=True)
+        sums, tokens = torch.zeros(2, dtype=torch.float64, device=self.device), 0
+        for piece, batch in enumerate(update.pieces):
+            self.generator.manual_seed(_seed(self.seed, step, piece))
+            loss, nll = self._loss(batch.to(self.device))
+            loss.backward()
+            sums += torch.stack([loss.detach(), nll])
+            tokens += int((batch.tgt_out != PAD).sum())
+        gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
+        torch._foreach_mul_(gradients, 1 / tokens)
+        norm = torch.nn.utils.get_total_norm(gradients).item()
+        loss_sum, nll_sum = sums.tolist()
+        if math.isfinite(norm) and math.isfinite(loss_sum):
+            set_learning_rate(self.optimizer, self.rate(step))
+            self.optimizer.step()
+        else:
+            loss_sum = math.nan
+            self.state.skipped += 1
+        self.state.step = step
+        return {"loss": loss_sum, "nll": nll_sum, "tokens": tokens, "gradient_norm": norm}
+
+    def rate(self, step: int) -> float:
+        """The learning rate of update `step`."""
+        return learning_rate(step, self.model_config.d_model, self.config.warmup_updates)
+
+    def save(self, folder: Path) -> Checkpoint:
+        """Write a checkpoint from which `resume` goes on."""
+        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in self.model.state_dict().items()}
+        moments = {}
+        for name, parameter in self.model.named_parameters():
+            for key in ("exp_avg", "exp_avg_sq"):
+                moment = self.optimizer.state[parameter].get(key, torch.zeros_like(parameter))
+                moments[f"{key}.{name}"] = moment.detach().cpu().contiguous()
+        state = {
+            "step": self.state.step,
+            "seed": self.seed,
+            "vocab_size": self.model.vocab_size,
+            "model": self.model_config.model_dump(),
+            "train": self.config.model_dump(),
+            "adam_step": self.state.step - self.state.skipped,
+            "progress": asdict(self.state),
+        }
+        return save_checkpoint(folder, weights, moments, state)
+
+    def _place(self) -> None:
+        self.model.to(self.device).train()
+        self.generator = torch.Generator(self.device)
+        self.model.use_generator(self.generator)
+        self.optimizer = adam(self.model, self.config.adam_beta1, self.config.adam_beta2, self.config.adam_epsilon)
+
+    def _loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        real = batch.tgt_out != PAD
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"):
+            states = self.model(batch.src, batch.tgt_in)
+        states = states[real]
+        if self.config.precision == "bfloat16":
+            states = states.bfloat16()
+        return loss_sums(states, self.model.embedding.weight, batch.tgt_out[real], self.config.label_smoothing)
+
+
+def train(
+    trainer: Trainer, shards: Path, folder: Path, stop: Callable[[], bool] = lambda: False, report: Callable[[State], None] = lambda state: None
+) -> None:
+    """Train up to the configured number of updates on the folder `shards`, leaving checkpoints in `folder`.
+
+    `report` is called after each update. When `stop` says so, the update at hand is finished and saved and Stopped raised.
+    Raises UserError when the gradients of SKIPPED_IN_A_ROW updates one after the other are not finite.
+    """
+    config, state = trainer.config, trainer.state
+    row_every = max(1, config.checkpoint_every // ROWS_PER_CHECKPOINT)
+    skipped_in_a_row = 0
+    plan = updates(shards / "train", config.tokens_per_update, config.microbatches, trainer.seed, after=state.step)
+    while state.step < config.updates:
+        update = next(plan)
+        sums = trainer.update(update)
+        if math.isfinite(sums["loss"]):
+            skipped_in_a_row = 0
+            state.interval.loss += sums["loss"]
+            state.interval.nll += sums["nll"]
+            state.interval.tokens += int(sums["tokens"])
+        else:
+            skipped_in_a_row += 1
+            log.warning("update %d is skipped: its loss or gradient is not finite", state.step)
+            if skipped_in_a_row == SKIPPED_IN_A_ROW:
+                places = ", ".join(f"{shard}:{row}" for shard, row in update.pairs[:10])
+                raise UserError(
+                    f"training diverged: the gradients of {SKIPPED_IN_A_ROW} updates up to {state.step} were not finite "
+                    f"(shard:row of its first pairs: {places}); raise train.warmup_updates or look at these pairs"
+                )
+        state.tokens += int(sums["tokens"])
+        checkpoint_due = state.step % config.checkpoint_every == 0
+        if state.step % row_every == 0 or checkpoint_due:
+            valid = held_out_loss(trainer.model, shards / "valid", trainer.device) if checkpoint_due else None
+            state.rows.append(_row(state, trainer.rate(state.step), sums["gradient_norm"], valid))
+            state.interval = Interval()
+        report(state)
+        if checkpoint_due:
+            trainer.save(folder)
+            _prune(folder, config)
+        if stop() and state.step < config.updates:
+            if not checkpoint_due:
+                trainer.save(folder)
+            raise Stopped(state.step)
+
+
+def resumable(folder: Path, config: TrainConfig) -> Checkpoint | None:
+    """The newest whole checkpoint in `folder` from which the run can go on, or None where it must begin anew.
+
+    It lies within the run, has its moments, and every checkpoint before it that the run is to leave behind is there too.
+    A damaged one is passed over with a warning.
+    """
+    steps = {int(path.name.removeprefix("step-")): path for path in checkpoints(folder)}
+    for step, path in sorted(steps.items(), reverse=True):
+        if step > config.updates or any(kept not in steps for kept in config.kept_steps if kept <= step):
+            continue
+        try:
+            checkpoint = open_checkpoint(path)
+            checkpoint.weights()
+            if step < config.updates:
+                checkpoint.moments()
+            return checkpoint
+        except DamagedCheckpoint as error:
+            log.warning("%s: the checkpoint before it is used", error)
+    return None
+
+
+def _prune(folder: Path, config: TrainConfig) -> None:
+    """Keep the newest two checkpoints whole, of the others the weights of the last `checkpoints_kept` regular ones."""
+    found = checkpoints(folder)
+    regular = [path for path in found if int(path.name.removeprefix("step-")) % config.checkpoint_every == 0]
+    for path in found[:-2]:
+        if path in regular[-config.checkpoints_kept :]:
+            (path / OPTIMIZER).unlink(missing_ok=True)
+        else:
+            shutil.rmtree(path)
+
+
+def _row(state: State, rate: float, gradient_norm: float, valid: HeldOutLoss | None) -> dict[str, float | int | None]:
+    interval = state.interval
+    tokens = max(interval.tokens, 1)
+    return {
+        "update": state.step,
+        "tokens": state.tokens,
+        "loss": interval.loss / tokens,
+        "perplexity": math.exp(min(interval.nll / tokens, 50)),
+        "valid_loss": valid.loss if valid else None,
+        "valid_perplexity": valid.perplexity if valid else None,
+        "learning_rate": rate,
+        "gradient_norm": gradient_norm,
+        "skipped": state.skipped,
+    }
+
+
+def _seed(*key: int) -> int:
+    """A 63-bit seed that is a function of `key`."""
+    return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1)

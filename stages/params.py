@@ -1,0 +1,50 @@
+"""Reads one section of params.yaml, the way DVC reads it (YAML 1.2, so that 1e-9 is a number)."""
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ruamel.yaml import YAML, YAMLError
+
+from nmt.config import Config, nearest, parse
+from nmt.errors import UserError
+
+C = TypeVar("C", bound=Config)
+PARAMS = Path("params.yaml")
+
+
+def load(section: str, kind: type[C]) -> C:
+    """The section with the dotted name `section`, parsed as `kind`. Raises UserError for anything that is wrong in it."""
+    return parse(kind, value(section), section)
+
+
+def value(section: str) -> Any:
+    """The plain value with the dotted name `section`. Raises UserError when the file or the name is missing."""
+    found = read()
+    walked: list[str] = []
+    for part in section.split("."):
+        walked.append(part)
+        if not isinstance(found, dict) or part not in found:
+            known = list(found) if isinstance(found, dict) else []
+            raise UserError(f"{PARAMS}: there is no {'.'.join(walked)}: {nearest(part, [str(k) for k in known])}")
+        found = found[part]
+    return found
+
+
+def read() -> Any:
+    """The whole of params.yaml as plain dictionaries. Raises UserError for a missing or malformed file."""
+    try:
+        text = PARAMS.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(f"{PARAMS} is not in {Path.cwd()}: run from the top of the project") from None
+    try:
+        return YAML(typ="safe", pure=True).load(text)
+    except YAMLError as error:
+        raise UserError(f"{PARAMS} is not valid YAML: {' '.join(str(error).split())}") from None
+
+
+def seed() -> int:
+    """The seed of the whole run."""
+    found = value("seed")
+    if not isinstance(found, int) or isinstance(found, bool) or found < 0:
+        raise UserError(f"seed is {found!r}: a whole number from 0 upwards is needed")
+    return found

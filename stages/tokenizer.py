@@ -1,0 +1,33 @@
+"""Stage `tokenizer`: the cleaned training text of both languages to one SentencePiece model."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from nmt.lines import read_lines
+from nmt.progress import Progress
+from nmt.languages import Languages
+from nmt.tokenizer import TokenizerConfig, sample, train_tokenizer
+from stages import params
+from stages.command import run
+
+
+def main(corpus: str, clean: Path, model: Path) -> None:
+    """Train the tokenizer of the section `corpus` on the folder `clean`; write `model`."""
+    config = params.load(f"{corpus}.tokenizer", TokenizerConfig)
+    languages = params.load(f"{corpus}.languages", Languages)
+    files = [clean / f"train.{language}" for language in (languages.src, languages.tgt)]
+    with Progress("tokenizer", None, "lines") as progress:
+
+        def counted() -> Iterator[str]:
+            for line in sample(files, read_lines, config.sample_lines):
+                progress.advance()
+                yield line
+
+        content = train_tokenizer(counted(), config)
+    building = model.with_name(model.name + ".part")
+    building.write_bytes(content)
+    building.rename(model)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,109 @@
+"""Stage `train`: shards to the last checkpoints of a model, and the table of its training.
+
+The work happens in a scratch folder named by the fingerprint of all that decides the state at update n: parameters, data,
+code. A run that was stopped goes on there; a finished one is laid in place without training again.
+"""
+
+import json
+import logging
+import shutil
+import signal
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from nmt import hardware
+from nmt.code import digest, imported_files
+from nmt.errors import UserError
+from nmt.progress import Progress
+from nmt.scratch import fingerprint, held, link_or_copy
+from stages import params
+from stages.command import run
+
+if TYPE_CHECKING:
+    from nmt.training import State, TrainConfig
+
+ROOT = Path(__file__).parent.parent
+NOT_OF_THE_STATE = {"updates", "checkpoints_kept"}  # parameters of the run's end, which the state at update n does not know
+
+
+def main(variant: str, shards: Path, checkpoints: Path, training: Path) -> None:
+    """Train the model of the section `variant` on the folder `shards`; write the folder `checkpoints` and the table `training`."""
+    machine = params.load("hardware", hardware.HardwareConfig)
+    device = hardware.prepare(machine)
+    from nmt.checkpoint import file_sha256
+    from nmt.model import ModelConfig
+    from nmt.shards import read_shard, shard_files
+    from nmt.training import Stopped, TrainConfig, Trainer, resumable, train
+
+    config = params.load(f"{variant}.train", TrainConfig)
+    model_config = params.load(f"{variant}.model", ModelConfig)
+    seed = params.seed()
+    files = [file for part in ("train", "valid") for file in shard_files(shards / part)]
+    facts = {
+        "seed": seed,
+        "model": model_config.model_dump(),
+        "train": config.model_dump(exclude=NOT_OF_THE_STATE),
+        "data": {str(file.relative_to(shards)): file_sha256(file) for file in files},
+        "code": digest(imported_files("nmt.training", ROOT), ROOT),
+    }
+    stop = _stop_on_signals()
+    with held(Path(machine.scratch) / "train" / fingerprint(facts)) as scratch:
+        trainer = Trainer(config, model_config, read_shard(files[0]).vocab_size, seed, device)
+        found = resumable(scratch / "checkpoints", config)
+        if found:
+            trainer.resume(found)
+            logging.info("train: goes on from update %d in %s", found.step, scratch)
+        with Progress("train", config.updates, "updates", done=trainer.state.step) as progress:
+
+            def report(state: "State") -> None:
+                last = state.rows[-1] if state.rows else None
+                progress.advance(1, f"loss {last['loss']:.3f}" if last else None)
+
+            try:
+                train(trainer, shards, scratch / "checkpoints", stop, report)
+            except Stopped as stopped:
+                raise UserError(str(stopped)) from None
+        _lay_in_place(scratch / "checkpoints", config, checkpoints)
+        _write_table(trainer.state.rows, training)
+
+
+def _stop_on_signals() -> Any:
+    """Turn SIGINT and SIGTERM into a question that the loop asks after each update."""
+    received: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, note)
+    return lambda: bool(received)
+
+
+def _lay_in_place(source: Path, config: "TrainConfig", target: Path) -> None:
+    """Link the checkpoints that the run is to leave behind, without what only training needs, into the folder `target`."""
+    from nmt.checkpoint import STATE, WEIGHTS, open_checkpoint
+
+    building = target.with_name(target.name + ".part")
+    shutil.rmtree(building, ignore_errors=True)
+    for step in config.kept_steps:
+        checkpoint = open_checkpoint(source / f"step-{step:08}")
+        folder = building / checkpoint.folder.name
+        folder.mkdir(parents=True)
+        link_or_copy(checkpoint.folder / WEIGHTS, folder / WEIGHTS)
+        kept = {key: checkpoint.state[key] for key in ("step", "seed", "vocab_size", "model", "train")}
+        kept["train"] = config.model_dump()
+        (folder / STATE).write_text(json.dumps({**kept, "sha256": {WEIGHTS: checkpoint.sha256}}, indent=1) + "\n", encoding="utf-8")
+    shutil.rmtree(target, ignore_errors=True)
+    building.rename(target)
+
+
+def _write_table(rows: list[dict[str, float | int | None]], path: Path) -> None:
+    """Tab-separated, one row per interval; a value that was not measured is empty."""
+    columns = list(rows[0])
+    lines = ["\t".join(columns), *("\t".join("" if row[c] is None else f"{row[c]:.9g}" for c in columns) for row in rows)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    run(main)
