@@ -51,13 +51,13 @@ def imports(file: Path) -> list[str]:
     return sorted(names)
 
 
-def digest(files: Iterable[Path]) -> str:
-    """SHA-256, in hexadecimal, over what `files` do: their module names and their syntax without comments and docstrings.
+def digest(files: Iterable[Path], root: Path) -> str:
+    """SHA-256, in hexadecimal, over what `files` do: their paths below `root` and their syntax without comments and docstrings.
 
-    Neither comments, docstrings and layout nor the order of `files` nor the place of the project change it; every other
-    edit does, and so may another version of Python, whose syntax trees differ.
+    Neither comments, docstrings and layout nor the order of `files` nor the place of `root` change it; every other edit
+    does, and so may another version of Python, whose syntax trees differ.
     """
-    trees = sorted((_module_name(file), _syntax(file)) for file in files)
+    trees = sorted((file.relative_to(root).as_posix(), _syntax(file)) for file in files)
     return hashlib.sha256(repr(trees).encode()).hexdigest()
 
 
@@ -73,14 +73,6 @@ def _file(name: str, root: Path) -> Path | None:
         if (path / "__init__.py").is_file() and length == len(parts):
             return None
     raise ImportError(f"{name}: there is no such module below {root}")
-
-
-def _module_name(file: Path) -> str:
-    """The dotted name that `file` is imported by: of the packages that it lies in, and its own."""
-    name, folder = file.stem, file.parent
-    while (folder / "__init__.py").is_file():
-        name, folder = f"{folder.name}.{name}", folder.parent
-    return name
 
 
 def _syntax(file: Path) -> str:
