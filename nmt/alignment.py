@@ -42,7 +42,7 @@ def first_misfit(src_lengths: Sequence[int], tgt_lengths: Sequence[int]) -> int:
         if len(beyond):
             found.append(int(np.flatnonzero(sums[: beyond[0]] == lowest[beyond[0]])[-1]))
     if not found:
-        found.append(int(np.argmin(sums)))  # sums of the last shift, by the whole difference
+        found.append(int(np.flatnonzero(sums == sums.min())[-1]))  # sums of the last shift, by the whole difference
     return min(found) + 1
 
 

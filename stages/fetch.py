@@ -2,14 +2,13 @@
 
 import subprocess
 import sys
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
 from nmt.config import parse
 from nmt.errors import UserError
 from nmt.hardware import HardwareConfig
-from nmt.outputs import whole_file, whole_folder
+from nmt.outputs import passing_folder, whole_file, whole_folder
 from nmt.pairs import TRAIN, VALID, Counted
 from nmt.raw import Manifest, TextSet, write_manifest, write_raw
 from nmt.sources import Origin, check_corpus, held_out_test, open_source
@@ -30,10 +29,9 @@ def fetch(section: str, raw: Path, manifest: Path) -> None:
     origin = parse(Origin, {name: params.value(f"{section}.{name}") for name in Origin.model_fields}, section)
     check_corpus(section, origin.source, origin.held_out, origin.test)
     scratch = Path(params.load("hardware", HardwareConfig).scratch)
-    scratch.mkdir(parents=True, exist_ok=True)
     counted = Counted()
-    with tempfile.TemporaryDirectory(dir=scratch) as work:
-        facts, pairs = open_source(origin, scratch / "downloads", Path(work), counted)
+    with passing_folder(raw.with_name(raw.name + ".work")) as work:
+        facts, pairs = open_source(origin, scratch / "downloads", work, counted)
         with whole_folder(raw) as folder, whole_file(manifest) as file:
             languages = (origin.languages.src, origin.languages.tgt)
             sets = write_raw(pairs, folder, languages, [TRAIN, VALID, *origin.test])
@@ -42,12 +40,13 @@ def fetch(section: str, raw: Path, manifest: Path) -> None:
 
 
 def _refuse_small_sets(section: str, sets: dict[str, TextSet], origin: Origin) -> None:
+    held_out = origin.held_out
     for name, text in sets.items():
         if text.lines == 0:
             raise UserError(f"{section}: no pair is left for {name}: give the source more text or change {section}.held_out")
-        if origin.held_out is not None and name == held_out_test(origin) and text.lines < origin.held_out.min_test_lines:
+        if held_out is not None and held_out.test > 0 and name == held_out_test(origin) and text.lines < held_out.min_test_lines:
             raise UserError(
-                f"{section}: the held out {name} has {text.lines:,} pairs, fewer than min_test_lines, {origin.held_out.min_test_lines:,}: "
+                f"{section}: the held out {name} has {text.lines:,} pairs, fewer than min_test_lines, {held_out.min_test_lines:,}: "
                 f"raise {section}.held_out.test or accept fewer"
             )
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from nmt.outputs import whole_file, whole_folder
+from nmt.outputs import passing_folder, whole_file, whole_folder
 
 
 def test_a_finished_folder_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
@@ -30,6 +30,16 @@ def test_what_a_killed_run_left_behind_is_not_in_the_next_one(tmp_path: Path) ->
     with whole_folder(tmp_path / "out"):
         pass
     assert list((tmp_path / "out").iterdir()) == [] and not (tmp_path / "out.part").exists()
+
+
+def test_a_passing_folder_is_empty_and_gone_afterwards_also_after_a_failure(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "work"
+    path.mkdir(parents=True)
+    (path / "left").touch()
+    with pytest.raises(ZeroDivisionError), passing_folder(path) as folder:
+        assert folder == path and list(path.iterdir()) == []
+        raise ZeroDivisionError
+    assert not path.exists()
 
 
 def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
