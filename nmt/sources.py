@@ -38,25 +38,25 @@ def check_corpus(corpus: str, source: Source, held_out: HeldOut | None, test: Se
     named = [TRAIN] if isinstance(source, WheelSource) else list(source.sets)
     sets = [TRAIN, VALID, *test]
     if len(set(sets)) < len(sets):
-        raise UserError(f"params.yaml: {corpus}.test names a set twice, or is called train or valid: {', '.join(test)}")
+        raise UserError(f"{corpus}.test names a set twice, or is called train or valid: {', '.join(test)}")
     for name in named:
         if name not in sets:
-            raise UserError(f"params.yaml: {corpus}.source.sets.{name} is neither train, valid nor in {corpus}.test: {nearest(name, sets)}")
+            raise UserError(f"{corpus}.source.sets.{name} is neither train, valid nor in {corpus}.test: {nearest(name, sets)}")
     if TRAIN not in named:
-        raise UserError(f"params.yaml: {corpus}.source.sets.train is missing")
+        raise UserError(f"{corpus}.source.sets.train is missing")
     missing_tests = [name for name in test if name not in named]
     if len(missing_tests) > 1:
-        raise UserError(f"params.yaml: {corpus}.source names no text for the tests {', '.join(missing_tests)}: only one can be held out")
+        raise UserError(f"{corpus}.source names no text for the tests {', '.join(missing_tests)}: only one can be held out")
     if held_out is None:
         if missing := [name for name in sets if name not in named]:
-            raise UserError(f"params.yaml: {corpus}.held_out is null, but the source names no text for {' and '.join(missing)}")
+            raise UserError(f"{corpus}.held_out is null, but the source names no text for {' and '.join(missing)}")
         return
     if VALID in named and not missing_tests:
-        raise UserError(f"params.yaml: {corpus}.held_out must be null: the source names its own valid and test sets")
+        raise UserError(f"{corpus}.held_out must be null: the source names its own valid and test sets")
     for key, share, is_named in (("valid", held_out.valid, VALID in named), ("test", held_out.test, not missing_tests)):
         if is_named != (share == 0):
             names, better = ("names", "0") if is_named else ("does not name", "a share above 0")
-            raise UserError(f"params.yaml: {corpus}.held_out.{key} is {share}, but the source {names} that set: make it {better}")
+            raise UserError(f"{corpus}.held_out.{key} is {share}, but the source {names} that set: make it {better}")
 
 
 def held_out_test(origin: Origin) -> str:

@@ -82,7 +82,7 @@ def test_nothing_is_unpacked_by_its_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../a", "/a", "x/../../a", "__MACOSX/._a"])
 def test_a_name_that_is_no_plain_member_is_refused_in_the_parameters(name: str) -> None:
-    with pytest.raises(UserError, match=r"c\.source.sets.train.0.src: .* is no plain name inside an archive"):
+    with pytest.raises(UserError, match=r"c\.source.sets.train.0.src .* is no plain name inside an archive"):
         source((name, "b"))
 
 

@@ -6,7 +6,7 @@ from nmt.languages import Languages
 
 
 def test_the_two_codes_must_differ() -> None:
-    with pytest.raises(UserError, match="corpora.mine.languages: src and tgt are both en"):
+    with pytest.raises(UserError, match="corpora.mine.languages .*src and tgt are both en"):
         parse(Languages, {"src": "en", "tgt": "en"}, "corpora.mine.languages")
 
 

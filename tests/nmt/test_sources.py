@@ -70,7 +70,7 @@ def test_sets_are_named_or_held_out(source: dict[str, Any], held_out: dict[str, 
         (files("train"), SHARES, [], "corpora.c.test"),
         ({"kind": "wheels"}, SHARES, ["test"], "corpora.c.source"),
         (WHEEL | {"sha256": "7CA5"}, SHARES, ["test"], "sha256"),
-        (WHEEL | {"pakage": "x"}, SHARES, ["test"], "pakage: did you mean package?"),
+        (WHEEL | {"pakage": "x"}, SHARES, ["test"], "corpora.c.source.pakage is unknown: did you mean package?"),
     ],
 )
 def test_sections_that_disagree_are_named(source: dict[str, Any], held_out: dict[str, Any] | None, test: list[str], words: str) -> None:

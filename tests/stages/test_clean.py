@@ -101,5 +101,5 @@ def test_if_nothing_is_left_the_rules_are_named_and_no_output_stays() -> None:
 
 def test_an_unknown_rule_is_named() -> None:
     prepare(PAIRS, drop_identicle=True)
-    with pytest.raises(UserError, match="corpora.mine.cleaning.drop_identicle: did you mean drop_identical?"):
+    with pytest.raises(UserError, match="corpora.mine.cleaning.drop_identicle is unknown: did you mean drop_identical?"):
         main("corpora.mine", *PATHS)
