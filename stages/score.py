@@ -1,0 +1,174 @@
+"""Stage `score`: translations of valid and of every test set against their references, under every usual metric.
+
+metrics.json, for `dvc metrics diff`: at most eight numbers and no text
+{"valid": {"bleu": 27.7, "perplexity": 5.12}, "newstest2014": {"bleu": 26.9, "bleu_unseen": 26.9, "chrf": 57.72}}
+
+scores.json: everything, for each set what `nmt.scoring.evaluate` says, and
+{"sets": {"newstest2014": {"source_sha256": "…", "reference_sha256": "…", "unfinished": 0, "warnings": [], "lines": 3003, …}, …},
+ "perplexity": {"average": 5.12, "last": 5.31}}            of valid, per piece
+
+sentences.parquet: a row for each line; the metadata of its schema hold the signatures of the columns chrf and bleu
+set    line  source   reference   hypothesis   unseen  chrf   bleu   source_words  reference_words  hypothesis_words
+valid  1     Turn on  Schalte an  Schalte ein  true    71.93  32.47  2             2                2
+"""
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rich.console import Console
+from rich.table import Table
+
+from nmt.errors import UserError
+from nmt.languages import Languages
+from nmt.lines import read_exact, read_lines
+from nmt.outputs import whole_file
+from nmt.remains import remains
+from nmt.scoring import evaluate, join, sentence_bleu, sentence_chrf, standing_in
+from stages import params
+from stages.command import run
+
+VALID = "valid"
+METRICS_LIMIT = 8  # numbers that a person takes in at a glance
+COLUMNS = {
+    "bleu": "BLEU",
+    "bleu_unseen": "unseen",
+    "bleu_uncased": "uncased",
+    "bleu_intl": "intl",
+    "chrf": "chrF",
+    "chrf++": "chrF++",
+    "ter": "TER",
+}
+
+
+@dataclass(frozen=True)
+class Translated:
+    """A set: equally many lines of each."""
+
+    sources: list[str]
+    references: list[str]
+    hypotheses: list[str]
+    unfinished: int  # lines whose best hypothesis was cut at the maximum length
+
+
+def main(section: str, translations: Path, raw: Path, clean: Path, average: Path, metrics: Path, scores: Path, sentences: Path) -> None:
+    """Score all sets of the corpus `section` and print one table with the signatures.
+
+    Raises UserError for unequal numbers of lines and for text that is not plain; no file is written then.
+    """
+    languages = params.load(f"{section}.languages", Languages)
+    names = [VALID, *params.value(f"{section}.test")]
+    sets = {name: read_set(name, translations, raw, languages) for name in names}
+    warnings = {name: _warn(name, texts) for name, texts in sets.items()}
+    seen = standing_in(read_exact(clean / f"train.{languages.src}"), {join(line) for texts in sets.values() for line in texts.sources})
+    unseen = {name: [join(line) not in seen for line in texts.sources] for name, texts in sets.items()}
+    results = {
+        name: {
+            "source_sha256": _sha256(texts.sources),
+            "reference_sha256": _sha256(texts.references),
+            "unfinished": texts.unfinished,
+            "warnings": warnings[name],
+            **evaluate(texts.sources, texts.references, texts.hypotheses, unseen[name]),
+        }
+        for name, texts in sets.items()
+    }
+    valid = json.loads(average.read_text(encoding="utf-8"))["valid"]
+    perplexity = {model: round(valid[model]["perplexity"], 3) for model in ("average", "last")}
+    with whole_file(metrics) as metrics_file, whole_file(scores) as scores_file, whole_file(sentences) as sentences_file:
+        _write_json(metrics_file, headline(results, perplexity["average"]))
+        _write_json(scores_file, {"sets": results, "perplexity": perplexity})
+        _write_sentences(sentences_file, sets, unseen)
+    _print(results)
+
+
+def read_set(name: str, translations: Path, raw: Path, languages: Languages) -> Translated:
+    """The texts of a set. Raises UserError with all counts when they are not of equally many lines."""
+    paths = [raw / f"{name}.{languages.src}", raw / f"{name}.{languages.tgt}", translations / f"{name}.txt"]
+    nbest = translations / f"{name}.nbest.jsonl"
+    sources, references = (list(read_exact(path)) for path in paths[:2])
+    hypotheses, finished = list(read_lines(paths[2])), list(_finished(nbest))
+    counts = [len(sources), len(references), len(hypotheses), len(finished)]
+    if len(set(counts)) > 1 or counts[0] == 0:
+        told = ", ".join(f"{path} has {count:,} lines" for path, count in zip([*paths, nbest], counts, strict=True))
+        raise UserError(f"the files of the set {name} do not belong together: {told}; all must have equally many, and at least one")
+    return Translated(sources, references, hypotheses, finished.count(False))
+
+
+def headline(results: dict[str, Any], perplexity: float) -> dict[str, dict[str, float]]:
+    """The content of metrics.json. `bleu_unseen` is left out where no line is unseen, and the test sets beyond the limit are."""
+    first, *further = [name for name in results if name != VALID]
+    numbers = {VALID: {"bleu": results[VALID]["bleu"]["score"], "perplexity": perplexity}}
+    numbers[first] = {metric: results[first][metric]["score"] for metric in ("bleu", "bleu_unseen", "chrf") if results[first][metric]}
+    room = METRICS_LIMIT - sum(map(len, numbers.values()))
+    return numbers | {name: {"bleu": results[name]["bleu"]["score"]} for name in further[:room]}
+
+
+def _finished(nbest: Path) -> Iterator[bool]:
+    """Of each line, whether its best hypothesis came to its end; a blank line has none, and nothing to cut."""
+    for number, line in enumerate(read_lines(nbest), start=1):
+        try:
+            hypotheses = json.loads(line)
+            yield bool(hypotheses[0]["finished"]) if hypotheses else True
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{nbest}, line {number}: no list of hypotheses ({error!r}); run the stage `translate` again") from None
+
+
+def _warn(name: str, texts: Translated) -> list[str]:
+    """What makes the scores of this set doubtful, told on stderr before any of them is computed."""
+    try:
+        warnings = remains(texts.hypotheses, texts.references)
+    except UserError as error:
+        raise UserError(f"set {name}: {error}") from None
+    for warning in warnings:
+        print(f"warning: set {name}: {warning}", file=sys.stderr)
+    return warnings
+
+
+def _sha256(lines: Sequence[str]) -> str:
+    """Of the text as it was scored: UTF-8, a `\\n` behind each line."""
+    return hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _write_sentences(path: Path, sets: dict[str, Translated], unseen: dict[str, list[bool]]) -> None:
+    tables = []
+    for name, texts in sets.items():
+        chrf, chrf_signature = sentence_chrf(texts.hypotheses, texts.references)
+        bleu, bleu_signature = sentence_bleu(texts.hypotheses, texts.references)
+        lines = {"source": texts.sources, "reference": texts.references, "hypothesis": texts.hypotheses}
+        words = {f"{side}_words": [len(line.split()) for line in text] for side, text in lines.items()}
+        place = {"set": [name] * len(chrf), "line": range(1, len(chrf) + 1)}
+        table = pa.table({**place, **lines, "unseen": unseen[name], "chrf": chrf, "bleu": bleu, **words})
+        tables.append(table.replace_schema_metadata({"chrf": chrf_signature, "bleu": bleu_signature}))
+    pq.write_table(pa.concat_tables(tables), path, compression="zstd")
+
+
+def _print(results: dict[str, Any]) -> None:
+    """A row for each set, and below how each column was computed."""
+    table = Table("set", "lines", *COLUMNS.values(), "blank", "cut")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    signatures: dict[str, str] = {}
+    for name, found in results.items():
+        shown = {metric: f"{found[metric]['score']:.2f}" if found[metric] else "none" for metric in COLUMNS}
+        shown["bleu"] += f" ± {found['bleu']['confidence']:.2f}"
+        shown["bleu_unseen"] += f" ({found['unseen_lines']:,})"
+        table.add_row(name, f"{found['lines']:,}", *shown.values(), str(found["blank_lines"]["hypothesis"]), str(found["unfinished"]))
+        signatures |= {title: found[metric]["signature"] for metric, title in COLUMNS.items() if found[metric]}
+    console = Console(width=130)
+    console.print(table)
+    for title, signature in signatures.items():
+        console.print(f"{title:8} {signature}", soft_wrap=True, highlight=False, markup=False)
+
+
+if __name__ == "__main__":
+    run(main)

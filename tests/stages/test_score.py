@@ -1,0 +1,180 @@
+"""The stage `score` reads what translate left, refuses what does not fit, and writes the same bytes again."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from nmt.errors import UserError
+from nmt.scoring import bleu
+from stages.score import METRICS_LIMIT, main
+
+SOURCES = ["Turn  on the lamp <b>now</b>", "", "One\u2028line only", "It is said that he said so", "Seen in training"]
+REFERENCES = ["Schalte die Lampe <b>jetzt</b> an", "", "Nur eine\u0085Zeile", "Man sagt dass er es sagte", "Gesehen im Training"]
+HYPOTHESES = ["Schalte die Lampe <b>jetzt</b> ein", "", "Nur eine Zeile", "Man sagt dass er das sagte", "Gesehen im Training"]
+OUTPUTS = ("metrics.json", "scores.json", "sentences.parquet")
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What the stages before have written, of a corpus with the sets valid and test."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("raw", "clean", "translations"):
+        Path(name).mkdir()
+    add_sets("test")
+    write("clean/train.en", ["Something else", "Seen in training", "Turn on the lamp <b>now</b>"])
+    valid = {"average": {"loss": 1.6, "perplexity": 4.95303, "tokens": 99}, "last": {"loss": 1.7, "perplexity": 5.47395, "tokens": 99}}
+    Path("average.json").write_text(json.dumps({"checkpoints": [], "valid": valid}))
+    return tmp_path
+
+
+def add_sets(*tests: str) -> None:
+    """Name the test sets in params.yaml and write all files of each."""
+    Path("params.yaml").write_text(f"corpora: {{demo: {{languages: {{src: en, tgt: de}}, test: [{', '.join(tests)}]}}}}")
+    for name in ("valid", *tests):
+        write(f"raw/{name}.en", SOURCES)
+        write(f"raw/{name}.de", REFERENCES)
+        translate(name, HYPOTHESES)
+
+
+def write(path: str, lines: list[str]) -> None:
+    Path(path).write_bytes("".join(f"{line}\n" for line in lines).encode())
+
+
+def translate(name: str, hypotheses: list[str]) -> None:
+    """Write the translations of a set as the stage does; the first line is one that was cut."""
+    write(f"translations/{name}.txt", hypotheses)
+    best = [{"text": text, "score": -0.5, "log_prob": -1.0, "tokens": 3, "finished": index > 0} for index, text in enumerate(hypotheses)]
+    write(f"translations/{name}.nbest.jsonl", [json.dumps([found] if found["text"] else [], ensure_ascii=False) for found in best])
+
+
+def score() -> None:
+    main("corpora.demo", Path("translations"), Path("raw"), Path("clean"), Path("average.json"), *map(Path, OUTPUTS))
+
+
+def read(name: str) -> Any:
+    return json.loads(Path(name).read_text())
+
+
+def numbers(value: Any) -> list[Any]:
+    return [number for found in value.values() for number in numbers(found)] if isinstance(value, dict) else [value]
+
+
+def test_metrics_are_the_headline_of_the_scores(project: Path) -> None:
+    score()
+    sets = read("scores.json")["sets"]
+    expected = bleu(HYPOTHESES, REFERENCES).score
+    assert 0 < expected < 100
+    assert read("metrics.json") == {
+        "valid": {"bleu": expected, "perplexity": 4.953},
+        "test": {"bleu": expected, "bleu_unseen": sets["test"]["bleu_unseen"]["score"], "chrf": sets["test"]["chrf"]["score"]},
+    }
+    assert read("scores.json")["perplexity"] == {"average": 4.953, "last": 5.474}
+
+
+def test_valid_and_test_are_scored_alike(project: Path) -> None:
+    score()
+    sets = read("scores.json")["sets"]
+    assert sets["valid"] == sets["test"]
+
+
+def test_a_set_is_told_by_name_size_and_the_hashes_of_its_text(project: Path) -> None:
+    score()
+    found = read("scores.json")["sets"]["test"]
+    assert found["lines"] == 5
+    assert found["source_sha256"] == hashlib.sha256(Path("raw/test.en").read_bytes()).hexdigest()
+    assert found["reference_sha256"] == hashlib.sha256(Path("raw/test.de").read_bytes()).hexdigest()
+    assert (found["unfinished"], found["unseen_lines"], found["warnings"]) == (1, 3, [])
+
+
+def test_every_score_has_a_signature_and_metrics_hold_numbers_only(project: Path) -> None:
+    add_sets("first", "second", "third", "fourth", "fifth")
+    score()
+    for found in read("scores.json")["sets"].values():
+        assert all("version:" in value["signature"] for value in found.values() if isinstance(value, dict) and "score" in value)
+    assert list(read("metrics.json")) == ["valid", "first", "second", "third", "fourth"]
+    assert len(numbers(read("metrics.json"))) == METRICS_LIMIT
+    assert all(isinstance(number, float) for number in numbers(read("metrics.json")))
+
+
+def test_without_unseen_lines_the_score_of_them_is_missing(project: Path) -> None:
+    write("clean/train.en", [" ".join(line.split()) for line in SOURCES])
+    score()
+    assert read("scores.json")["sets"]["test"]["bleu_unseen"] is None
+    assert "bleu_unseen" not in read("metrics.json")["test"]
+
+
+def test_sentences_keep_every_line_and_name_their_scores(project: Path) -> None:
+    score()
+    table = pq.read_table("sentences.parquet")
+    rows = [row for row in table.to_pylist() if row["set"] == "test"]
+    assert table.num_rows == 2 * len(SOURCES)
+    assert [row["line"] for row in rows] == [1, 2, 3, 4, 5]
+    assert [row["source"] for row in rows] == SOURCES
+    assert [row["reference"] for row in rows] == REFERENCES
+    assert [row["hypothesis"] for row in rows] == HYPOTHESES
+    assert [row["unseen"] for row in rows] == [False, True, True, True, False]
+    assert [row["source_words"] for row in rows] == [5, 0, 3, 7, 3]
+    assert rows[4]["chrf"] == 100
+    assert b"|tok:13a|" in table.schema.metadata[b"bleu"] and b"|nc:6|" in table.schema.metadata[b"chrf"]
+
+
+def test_a_second_run_writes_the_same_bytes(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    score()
+    first = [Path(name).read_bytes() for name in OUTPUTS]
+    monkeypatch.setenv("SACREBLEU_SEED", "99")
+    score()
+    assert [Path(name).read_bytes() for name in OUTPUTS] == first
+
+
+@pytest.mark.parametrize("short", ["raw/test.en", "raw/test.de", "translations/test.txt", "translations/valid.nbest.jsonl"])
+def test_files_of_unequal_length_are_refused_with_all_counts(project: Path, short: str) -> None:
+    path = Path(short)
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:3]))
+    with pytest.raises(UserError) as error:
+        score()
+    assert f"{short} has 3 lines" in str(error.value)
+    assert str(error.value).count("has 5 lines") == 3
+    assert not any(Path(name).exists() for name in OUTPUTS)
+
+
+def test_an_empty_set_is_refused(project: Path) -> None:
+    for path in [*Path("raw").glob("test.*"), *Path("translations").glob("test.*")]:
+        path.write_bytes(b"")
+    with pytest.raises(UserError, match="at least one"):
+        score()
+
+
+def test_hypotheses_that_are_still_pieces_are_refused_before_anything_is_written(project: Path) -> None:
+    translate("test", ["Sch@@ alte ein", "", "Nur ei@@ ne Zeile", "Ma@@ n sagt es", "Gese@@ hen"])
+    with pytest.raises(UserError, match="set test: 4 of 5 hypotheses .*@@"):
+        score()
+    assert not any(Path(name).exists() for name in OUTPUTS)
+
+
+def test_suspicious_hypotheses_are_named_in_the_scores_and_on_stderr(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in ("raw/test.en", "raw/test.de"):
+        write(path, [f"Das ist Satz {number}" for number in range(50)])
+    translate("test", ["Das ist &quot;Satz&quot; 0", *(f"Das ist Satz {number}" for number in range(1, 50))])
+    score()
+    (warning,) = read("scores.json")["sets"]["test"]["warnings"]
+    assert warning.startswith("1 of 50 hypotheses") and "&quot;" in warning
+    assert f"warning: set test: {warning}" in capsys.readouterr().err
+
+
+def test_a_list_of_hypotheses_that_is_none_is_named_by_line(project: Path) -> None:
+    write("translations/test.nbest.jsonl", ["[]", "[]", "[{}]", "[]", "[]"])
+    with pytest.raises(UserError, match=r"translations/test.nbest.jsonl, line 3: "):
+        score()
+
+
+def test_the_table_shows_each_set_and_each_signature(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    score()
+    shown = capsys.readouterr().out
+    found = read("scores.json")["sets"]["test"]
+    assert f"{found['bleu']['score']:.2f} ± {found['bleu']['confidence']:.2f}" in shown
+    for metric in ("bleu", "bleu_intl", "chrf++", "ter"):
+        assert f" {found[metric]['signature']}\n" in shown
