@@ -1,6 +1,7 @@
 """The mean of the last checkpoints' weights (§6.1)."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from pydantic import Field
 from torch import Tensor
@@ -19,8 +20,8 @@ class AverageConfig(Config):
 def average(checkpoints: Sequence[Checkpoint]) -> dict[str, Tensor]:
     """Mean over `checkpoints` of each weight, summed in float64 and cast back once.
 
-    Raises UserError unless they are different checkpoints of one run, evenly spaced: checkpoints that lie almost on top
-    of each other average to nothing.
+    Raises UserError unless they are different checkpoints of one run, well spaced: averaging checkpoints that lie
+    almost on top of each other gains nothing.
     """
     _refuse_odd_sets(checkpoints)
     total: dict[str, Tensor] = {}
@@ -41,6 +42,7 @@ def _refuse_odd_sets(checkpoints: Sequence[Checkpoint]) -> None:
         raise UserError(f"some of the checkpoints to average are the same: {', '.join(str(c.folder) for c in checkpoints)}")
     steps = [c.step for c in checkpoints]
     spacing = first.state["train"]["checkpoint_every"]
-    if any(after - before != spacing for before, after in zip(steps, steps[1:], strict=False)):
-        raise UserError(f"the checkpoints to average are of updates {steps}, which are not {spacing} apart (train.checkpoint_every)")
-
+    if any(after - before < spacing / 2 for before, after in pairwise(steps)):
+        raise UserError(
+            f"the checkpoints to average are of updates {steps}, which lie closer than half of train.checkpoint_every ({spacing})"
+        )

@@ -21,6 +21,7 @@ from torch import Tensor
 from nmt.checkpoint import build_model
 from nmt.errors import UserError
 from nmt.model import Transformer
+from nmt.outputs import whole_folder
 from nmt.tokenizer import Tokenizer
 
 WEIGHTS, TOKENIZER, CONFIG = "model.safetensors", "tokenizer.model", "config.json"
@@ -37,14 +38,10 @@ class Bundle:
 
 def save_bundle(folder: Path, weights: dict[str, Tensor], tokenizer: Path, config: dict[str, Any]) -> None:
     """Write the folder, whole or not at all. `config` must hold `model`, `vocab_size` and `tokenizer_sha256`."""
-    building = folder.with_name(folder.name + ".part")
-    shutil.rmtree(building, ignore_errors=True)
-    building.mkdir(parents=True)
-    save_file(weights, building / WEIGHTS)
-    shutil.copyfile(tokenizer, building / TOKENIZER)
-    (building / CONFIG).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
-    shutil.rmtree(folder, ignore_errors=True)
-    building.rename(folder)
+    with whole_folder(folder) as building:
+        save_file(weights, building / WEIGHTS)
+        shutil.copyfile(tokenizer, building / TOKENIZER)
+        (building / CONFIG).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
 
 
 def load_bundle(folder: Path) -> Bundle:

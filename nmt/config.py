@@ -6,7 +6,7 @@ A section has no defaults: every value stands in `params.yaml`, and a key too ma
 
 import difflib
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -30,8 +30,11 @@ def parse(kind: type[C], values: Any, name: str) -> C:
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        problems = "; ".join(_explain(kind, details, name) for details in error.errors())
-        raise UserError(problems) from None
+        problems: dict[str, str] = {}
+        for details in error.errors():
+            dotted, problem = _explain(kind, details, name)
+            problems[dotted] = f"{problems[dotted]} or {problem}" if dotted in problems else f"{dotted} {problem}"
+        raise UserError("; ".join(problems.values())) from None
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
@@ -40,29 +43,49 @@ def nearest(name: str, known: Sequence[str]) -> str:
     return f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(known))}"
 
 
-def _explain(kind: type[Config], details: Any, name: str) -> str:
-    location = [str(part) for part in details["loc"]]
-    dotted = ".".join([name, *location]) if name else ".".join(location)
+def _explain(kind: type[Config], details: Any, name: str) -> tuple[str, str]:
+    """The dotted name of what is wrong, and what is."""
+    *parents, last = details["loc"] or [""]
+    names, fields = _walk(kind, parents)
     if details["type"] == "extra_forbidden":
-        known = _fields_at(kind, location[:-1])
-        return f"unknown parameter {dotted}: {nearest(location[-1], known)}"
+        return _dotted(name, [*names, last]), f"is unknown: {nearest(str(last), fields)}"
+    dotted = _dotted(name, _walk(kind, details["loc"])[0])
     if details["type"] == "missing":
-        return f"{dotted} is missing"
+        return dotted, "is missing"
     if details["type"] == "value_error":
-        return f"{dotted}: {details['ctx']['error']}"
+        return dotted, f"cannot be so: {details['ctx']['error']}"
     shown = "a section" if isinstance(details["input"], Mapping) else repr(details["input"])
-    return f"{dotted} is {shown}: {details['msg'][0].lower()}{details['msg'][1:]}"
+    return dotted, f"is {shown}: {details['msg'][0].lower()}{details['msg'][1:]}"
 
 
-def _fields_at(kind: type[Config], location: Sequence[str]) -> list[str]:
-    """Names of the fields that are valid at `location` below `kind`, or nothing where that cannot be told."""
-    found: Any = kind
+def _dotted(name: str, parts: Sequence[object]) -> str:
+    return ".".join(str(part) for part in [name, *parts] if part != "")
+
+
+def _walk(kind: Any, location: Sequence[Any]) -> tuple[list[Any], list[str]]:
+    """Follow pydantic's `location` from `kind` down: the names as they stand in the file, and the fields valid at its end.
+
+    Where a field may be of several kinds, pydantic puts the one that it chose into the location; the file has no such name.
+    """
+    names: list[Any] = []
     for part in location:
-        if isinstance(found, type) and issubclass(found, BaseModel):
-            field = found.model_fields.get(part)
-            found = None if field is None else field.annotation
-        else:
-            candidates = [a for a in getattr(found, "__args__", ()) if isinstance(a, type) and issubclass(a, BaseModel)]
-            tagged = [c for c in candidates if "kind" in c.model_fields and part in getattr(c.model_fields["kind"].annotation, "__args__", ())]
-            found = (tagged or candidates or [None])[0]
-    return list(found.model_fields) if isinstance(found, type) and issubclass(found, BaseModel) else []
+        kind = _only_section(kind)
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            names.append(part)
+            kind = kind.model_fields[part].annotation if part in kind.model_fields else None
+        elif get_origin(kind) in (dict, list):
+            names.append(part)
+            kind = get_args(kind)[-1]
+        elif kind is not None:
+            sections = [a for a in map(_only_section, get_args(kind)) if isinstance(a, type) and issubclass(a, BaseModel)]
+            kind = next((s for s in sections if "kind" in s.model_fields and part in get_args(s.model_fields["kind"].annotation)), None)
+    kind = _only_section(kind)
+    return names, list(kind.model_fields) if isinstance(kind, type) and issubclass(kind, BaseModel) else []
+
+
+def _only_section(kind: Any) -> Any:
+    """`kind` without annotations, and without the None of an optional section."""
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    others = [a for a in get_args(kind) if a is not type(None)]
+    return others[0] if type(None) in get_args(kind) and len(others) == 1 else kind

@@ -19,7 +19,7 @@ def loss_sums(states: Tensor, embedding: Tensor, targets: Tensor, smoothing: flo
     target distribution gives `smoothing` / V to every token and the rest to the right one, as `torch.nn.functional.cross_entropy` does.
     The products run in the type of `states`, sums and the softmax in float32 or better. Both sums are scalars.
     """
-    loss, nll = _LossSums.apply(states, embedding, targets, smoothing)
+    loss, nll = _LossSums.apply(states, embedding, targets, smoothing)  # type: ignore[no-untyped-call]
     return loss, nll
 
 

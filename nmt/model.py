@@ -82,7 +82,7 @@ class MultiHeadAttention(nn.Module):
         return self.output(heads.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def _split_heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [B, T, H * K] -> [B, H, T, K]
+        return x.view(x.size(0), x.size(1), self.heads, -1).transpose(1, 2)  # [B, T, H * K] -> [B, H, T, K]
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
@@ -90,7 +90,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     if q.is_cuda:
         return nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
     # On a CPU two plain products are twice as fast as PyTorch's fused kernel at the lengths of sentences.
-    scores = (q * q.size(-1) ** -0.5) @ k.transpose(-1, -2)
+    scores: Tensor = (q / math.sqrt(q.size(-1))) @ k.transpose(-1, -2)
     if mask is not None:
         scores = scores.masked_fill(~mask, -math.inf)
     return scores.softmax(-1) @ v
@@ -160,6 +160,7 @@ class Transformer(nn.Module):
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.layers))
         self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.layers))
         self.dropout = Dropout(config.dropout)
+        self.sinusoids: Tensor
         self.register_buffer("sinusoids", sinusoids(256, config.d_model), persistent=False)
         self.initialize()
 

@@ -1,12 +1,14 @@
 """Adam and the paper's learning rate (§5.3)."""
 
+import math
+
 import torch
 from torch import nn
 
 
 def learning_rate(step: int, d_model: int, warmup_updates: int) -> float:
     """d_model^-0.5 * min(step^-0.5, step * warmup^-1.5) for step = 1, 2, … (eq. 3)."""
-    return d_model**-0.5 * min(step**-0.5, step * warmup_updates**-1.5)
+    return math.pow(d_model, -0.5) * min(math.pow(step, -0.5), step * math.pow(warmup_updates, -1.5))
 
 
 def adam(model: nn.Module, beta1: float, beta2: float, epsilon: float) -> torch.optim.Adam:

@@ -8,15 +8,16 @@ special tokens, and the tokenizer's sha256 and vocabulary size in its schema:
     [9, 310]            [42]
 """
 
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from nmt.errors import UserError
+from nmt.outputs import whole_folder
 
 PAIRS_PER_SHARD = 500_000  # of 25 words a side: about 50 MB
 Ids = np.ndarray[tuple[int], np.dtype[np.unsignedinteger]]
@@ -55,33 +56,18 @@ def write_shards(
     pairs: Iterable[tuple[Sequence[int], Sequence[int]]], folder: Path, vocab_size: int, tokenizer_sha256: str, size: int = PAIRS_PER_SHARD
 ) -> int:
     """Write `pairs` of token ids to `folder`, `size` a file, and return their number. The folder is whole or absent."""
-    building = folder.with_name(folder.name + ".part")
-    shutil.rmtree(building, ignore_errors=True)
-    building.mkdir(parents=True)
     kind = pa.uint16() if vocab_size <= 1 << 16 else pa.uint32()
     metadata = {"vocab_size": str(vocab_size), "tokenizer_sha256": tokenizer_sha256}
     schema = pa.schema([("src", pa.list_(kind)), ("tgt", pa.list_(kind))], metadata)
     count = 0
-    src: list[Sequence[int]] = []
-    tgt: list[Sequence[int]] = []
-
-    def flush() -> None:
-        nonlocal src, tgt
-        table = pa.record_batch([pa.array(src, schema.types[0]), pa.array(tgt, schema.types[1])], schema=schema)
-        with pa.OSFile(str(building / f"{(count - 1) // size:05}.arrow"), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-            writer.write_batch(table)
-        src, tgt = [], []
-
-    for source, target in pairs:
-        src.append(source)
-        tgt.append(target)
-        count += 1
-        if len(src) == size:
-            flush()
-    if src:
-        flush()
-    shutil.rmtree(folder, ignore_errors=True)
-    building.rename(folder)
+    with whole_folder(folder) as building:
+        rest = iter(pairs)
+        while batch := list(islice(rest, size)):
+            columns = [pa.array(column, schema.types[0]) for column in zip(*batch, strict=True)]
+            path = building / f"{count // size:05}.arrow"
+            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+                writer.write_batch(pa.record_batch(columns, schema=schema))
+            count += len(batch)
     return count
 
 

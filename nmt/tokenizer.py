@@ -17,7 +17,6 @@ from nmt.config import Config
 from nmt.errors import UserError
 from nmt.symbols import BOS, EOS, PAD, UNKNOWN
 
-
 MAX_LINE_BYTES = 1 << 20  # longer lines are skipped by the trainer; cleaning keeps them far shorter
 
 
@@ -88,7 +87,9 @@ def train_tokenizer(lines: Iterable[str], config: TokenizerConfig) -> bytes:
             minloglevel=1,
         )
     except (RuntimeError, OSError) as error:
-        raise UserError(f"corpora.*.tokenizer.vocab_size {config.vocab_size} does not suit this text: {' '.join(str(error).split())}") from None
+        raise UserError(
+            f"corpora.*.tokenizer.vocab_size {config.vocab_size} does not suit this text: {' '.join(str(error).split())}"
+        ) from None
     return model.getvalue()
 
 

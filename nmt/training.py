@@ -48,17 +48,25 @@ class TrainConfig(Config):
 
     @model_validator(mode="after")
     def _checkpoints_fit(self) -> Self:
-        if self.updates % self.checkpoint_every:
-            raise ValueError(f"updates ({self.updates}) must be a multiple of checkpoint_every ({self.checkpoint_every})")
-        if self.checkpoints_kept * self.checkpoint_every > self.updates:
-            raise ValueError(f"checkpoints_kept ({self.checkpoints_kept}) is more than updates / checkpoint_every")
+        rest = self.updates % self.checkpoint_every
+        if 0 < rest < self.checkpoint_every / 2:
+            raise ValueError(
+                f"the last checkpoint, at updates ({self.updates}), would be only {rest} updates behind the one before it: "
+                f"make updates a multiple of checkpoint_every ({self.checkpoint_every}), or at least half of that more"
+            )
+        if self.checkpoints_kept > len(self.kept_steps):
+            raise ValueError(f"checkpoints_kept is {self.checkpoints_kept}, but the run writes only {len(self.kept_steps)} checkpoints")
         return self
 
+    def is_scheduled(self, step: int) -> bool:
+        """Whether a checkpoint is due at update `step`: at each multiple of checkpoint_every and at the end."""
+        return step % self.checkpoint_every == 0 or step == self.updates
+
     @property
-    def kept_steps(self) -> range:
+    def kept_steps(self) -> list[int]:
         """Steps of the checkpoints that the run leaves behind."""
-        first = self.updates - (self.checkpoints_kept - 1) * self.checkpoint_every
-        return range(first, self.updates + 1, self.checkpoint_every)
+        scheduled = {*range(self.checkpoint_every, self.updates + 1, self.checkpoint_every), self.updates}
+        return sorted(scheduled)[-self.checkpoints_kept :]
 
 
 @dataclass
@@ -177,7 +185,11 @@ class Trainer:
 
 
 def train(
-    trainer: Trainer, shards: Path, folder: Path, stop: Callable[[], bool] = lambda: False, report: Callable[[State], None] = lambda state: None
+    trainer: Trainer,
+    shards: Path,
+    folder: Path,
+    stop: Callable[[], bool] = lambda: False,
+    report: Callable[[State], None] = lambda state: None,
 ) -> None:
     """Train up to the configured number of updates on the folder `shards`, leaving checkpoints in `folder`.
 
@@ -206,7 +218,7 @@ def train(
                     f"(shard:row of its first pairs: {places}); raise train.warmup_updates or look at these pairs"
                 )
         state.tokens += int(sums["tokens"])
-        checkpoint_due = state.step % config.checkpoint_every == 0
+        checkpoint_due = config.is_scheduled(state.step)
         if state.step % row_every == 0 or checkpoint_due:
             valid = held_out_loss(trainer.model, shards / "valid", trainer.device) if checkpoint_due else None
             state.rows.append(_row(state, trainer.rate(state.step), sums["gradient_norm"], valid))
@@ -243,11 +255,11 @@ def resumable(folder: Path, config: TrainConfig) -> Checkpoint | None:
 
 
 def _prune(folder: Path, config: TrainConfig) -> None:
-    """Keep the newest two checkpoints whole, of the others the weights of the last `checkpoints_kept` regular ones."""
+    """Keep the newest two checkpoints whole, of the others the weights of the last `checkpoints_kept` scheduled ones."""
     found = checkpoints(folder)
-    regular = [path for path in found if int(path.name.removeprefix("step-")) % config.checkpoint_every == 0]
+    scheduled = [path for path in found if config.is_scheduled(int(path.name.removeprefix("step-")))]
     for path in found[:-2]:
-        if path in regular[-config.checkpoints_kept :]:
+        if path in scheduled[-config.checkpoints_kept :]:
             (path / OPTIMIZER).unlink(missing_ok=True)
         else:
             shutil.rmtree(path)

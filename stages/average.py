@@ -25,7 +25,7 @@ def main(corpus: str, variant: str, checkpoints: Path, tokenizer: Path, shards: 
     languages = params.load(f"{corpus}.languages", Languages)
     found = checkpoints_in(checkpoints)
     if len(found) < config.last:
-        raise UserError(f"{variant}.average.last is {config.last}, but {checkpoints} holds {len(found)} checkpoints: raise train.checkpoints_kept")
+        raise UserError(f"{variant}.average.last is {config.last}, but {checkpoints} holds only {len(found)}: raise train.checkpoints_kept")
     chosen = [open_checkpoint(folder) for folder in found[-config.last :]]
     state, weights = chosen[-1].state, average(chosen)
 

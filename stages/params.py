@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ruamel.yaml import YAML, YAMLError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
 from nmt.config import Config, nearest, parse
 from nmt.errors import UserError

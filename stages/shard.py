@@ -1,14 +1,14 @@
 """Stage `shard`: cleaned training text and raw validation text to token ids on disk."""
 
-import shutil
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from nmt.lines import read_lines
+from nmt.languages import Languages
+from nmt.lines import read_exact
+from nmt.outputs import whole_folder
 from nmt.progress import Progress
 from nmt.shards import write_shards
-from nmt.languages import Languages
 from nmt.tokenizer import Tokenizer
 from stages import params
 from stages.command import run
@@ -20,14 +20,11 @@ def main(corpus: str, clean: Path, raw: Path, tokenizer: Path, shards: Path) -> 
     """Tokenize `clean`/train and `raw`/valid of the section `corpus`; write the folders `shards`/train and `shards`/valid."""
     languages = params.load(f"{corpus}.languages", Languages)
     pieces = Tokenizer.load(tokenizer)
-    building = shards.with_name(shards.name + ".part")
-    shutil.rmtree(building, ignore_errors=True)
-    for name, folder in (("train", clean), ("valid", raw)):
-        src, tgt = (read_lines(folder / f"{name}.{language}") for language in (languages.src, languages.tgt))
-        with Progress(f"shard {name}", None, "pairs") as progress:
-            write_shards(_encoded(src, tgt, pieces, progress), building / name, pieces.vocab_size, pieces.sha256)
-    shutil.rmtree(shards, ignore_errors=True)
-    building.rename(shards)
+    with whole_folder(shards) as building:
+        for name, folder in (("train", clean), ("valid", raw)):
+            src, tgt = (read_exact(folder / f"{name}.{language}") for language in (languages.src, languages.tgt))
+            with Progress(f"shard {name}", None, "pairs") as progress:
+                write_shards(_encoded(src, tgt, pieces, progress), building / name, pieces.vocab_size, pieces.sha256)
 
 
 def _encoded(src: Iterator[str], tgt: Iterator[str], tokenizer: Tokenizer, progress: Progress) -> Iterator[tuple[list[int], list[int]]]:

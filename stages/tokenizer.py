@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from nmt.lines import read_lines
-from nmt.progress import Progress
 from nmt.languages import Languages
+from nmt.lines import read_exact
+from nmt.outputs import whole_file
+from nmt.progress import Progress
 from nmt.tokenizer import TokenizerConfig, sample, train_tokenizer
 from stages import params
 from stages.command import run
@@ -19,14 +20,13 @@ def main(corpus: str, clean: Path, model: Path) -> None:
     with Progress("tokenizer", None, "lines") as progress:
 
         def counted() -> Iterator[str]:
-            for line in sample(files, read_lines, config.sample_lines):
+            for line in sample(files, read_exact, config.sample_lines):
                 progress.advance()
                 yield line
 
         content = train_tokenizer(counted(), config)
-    building = model.with_name(model.name + ".part")
-    building.write_bytes(content)
-    building.rename(model)
+    with whole_file(model) as building:
+        building.write_bytes(content)
 
 
 if __name__ == "__main__":

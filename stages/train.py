@@ -6,7 +6,6 @@ code. A run that was stopped goes on there; a finished one is laid in place with
 
 import json
 import logging
-import shutil
 import signal
 from pathlib import Path
 from types import FrameType
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from nmt import hardware
 from nmt.code import digest, imported_files
 from nmt.errors import UserError
+from nmt.outputs import whole_file, whole_folder
 from nmt.progress import Progress
 from nmt.scratch import fingerprint, held, link_or_copy
 from stages import params
@@ -84,25 +84,23 @@ def _lay_in_place(source: Path, config: "TrainConfig", target: Path) -> None:
     """Link the checkpoints that the run is to leave behind, without what only training needs, into the folder `target`."""
     from nmt.checkpoint import STATE, WEIGHTS, open_checkpoint
 
-    building = target.with_name(target.name + ".part")
-    shutil.rmtree(building, ignore_errors=True)
-    for step in config.kept_steps:
-        checkpoint = open_checkpoint(source / f"step-{step:08}")
-        folder = building / checkpoint.folder.name
-        folder.mkdir(parents=True)
-        link_or_copy(checkpoint.folder / WEIGHTS, folder / WEIGHTS)
-        kept = {key: checkpoint.state[key] for key in ("step", "seed", "vocab_size", "model", "train")}
-        kept["train"] = config.model_dump()
-        (folder / STATE).write_text(json.dumps({**kept, "sha256": {WEIGHTS: checkpoint.sha256}}, indent=1) + "\n", encoding="utf-8")
-    shutil.rmtree(target, ignore_errors=True)
-    building.rename(target)
+    with whole_folder(target) as building:
+        for step in config.kept_steps:
+            checkpoint = open_checkpoint(source / f"step-{step:08}")
+            folder = building / checkpoint.folder.name
+            folder.mkdir()
+            link_or_copy(checkpoint.folder / WEIGHTS, folder / WEIGHTS)
+            kept = {key: checkpoint.state[key] for key in ("step", "seed", "vocab_size", "model")}
+            kept |= {"train": config.model_dump(), "sha256": {WEIGHTS: checkpoint.sha256}}
+            (folder / STATE).write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 
 def _write_table(rows: list[dict[str, float | int | None]], path: Path) -> None:
     """Tab-separated, one row per interval; a value that was not measured is empty."""
     columns = list(rows[0])
     lines = ["\t".join(columns), *("\t".join("" if row[c] is None else f"{row[c]:.9g}" for c in columns) for row in rows)]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    with whole_file(path) as building:
+        building.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,54 @@
+"""The console script `nmt`: what people do with a finished model, beside the pipeline."""
+
+import sys
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nmt import hardware
+from nmt.errors import UserError
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
+
+BATCH_LINES = 1000  # read before the first translation is written
+
+
+@app.callback()
+def _nmt() -> None:
+    """Translate with a model that the pipeline trained."""
+
+
+@app.command()
+def translate(
+    model: Annotated[Path, typer.Argument(help="The folder that the stage `average` wrote: runs/<corpus>/<variant>/averaged")],
+    beam: Annotated[int, typer.Option(help="Beam size", min=1)] = 4,
+    length_penalty: Annotated[float, typer.Option(help="Alpha of Wu et al. 2016", min=0)] = 0.6,
+) -> None:
+    """Translate standard input to standard output, line by line."""
+    device = hardware.prepare(hardware.HardwareConfig(device="auto", threads="auto", scratch="", decode_tokens=6000))
+    from nmt.bundle import load_bundle
+    from nmt.lines import stream_lines
+    from nmt.search import DecodeConfig
+    from nmt.translation import Translator
+
+    config = DecodeConfig(beam_size=beam, length_penalty=length_penalty, max_length_offset=50, stop="exact", precision="float32")
+    translator = Translator(load_bundle(model), config, device, 6000)
+    lines = stream_lines(sys.stdin.buffer, "standard input")
+    while batch := list(islice(lines, BATCH_LINES)):
+        for result in translator.translate(batch):
+            print(result[0].text if result else "")
+
+
+def main() -> None:
+    """Entry point: a UserError is printed as one sentence and exits with code 2."""
+    try:
+        app()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

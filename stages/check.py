@@ -1,0 +1,96 @@
+"""Checks params.yaml as a whole, before any work: every section parses, and the sections fit each other.
+
+`make repro`, the flows and the stage `fetch` run it first. It knows all sections, so no stage imports it.
+"""
+
+from pathlib import Path
+
+from pydantic import Field
+
+from nmt.average import AverageConfig
+from nmt.checkpoint import file_sha256
+from nmt.cleaning import CleaningConfig
+from nmt.config import Config, nearest, parse
+from nmt.errors import UserError
+from nmt.hardware import HardwareConfig
+from nmt.model import ModelConfig
+from nmt.raw import read_manifest
+from nmt.search import DecodeConfig
+from nmt.sources import Origin, check_corpus
+from nmt.tokenizer import TokenizerConfig
+from nmt.training import TrainConfig
+from stages import params
+from stages.command import run
+
+
+class Corpus(Origin):
+    """A section below `corpora`."""
+
+    cleaning: CleaningConfig
+    tokenizer: TokenizerConfig
+
+
+class Variant(Config):
+    """A section below `variants`."""
+
+    model: ModelConfig
+    train: TrainConfig
+    average: AverageConfig
+
+
+class Reproduce(Config):
+    """What a plain `dvc repro` builds."""
+
+    corpora: list[str] = Field(min_length=1)
+    variants: list[str] = Field(min_length=1)
+
+
+class Params(Config):
+    """All of params.yaml."""
+
+    seed: int = Field(ge=0)
+    reproduce: Reproduce
+    corpora: dict[str, Corpus]
+    variants: dict[str, Variant]
+    decode: DecodeConfig
+    hardware: HardwareConfig
+
+
+def main() -> None:
+    """Parse params.yaml and hold its sections against each other. Raises UserError for what is wrong."""
+    check(parse(Params, params.read(), ""))
+
+
+def check(everything: Params) -> None:
+    """Raise UserError where sections do not fit each other, or where a user's file changed since it was fetched."""
+    for kind, chosen, known in (
+        ("corpora", everything.reproduce.corpora, list(everything.corpora)),
+        ("variants", everything.reproduce.variants, list(everything.variants)),
+    ):
+        for name in chosen:
+            if name not in known:
+                raise UserError(f"reproduce.{kind} names {name}, which is not below {kind}: {nearest(name, known)}")
+        if len(set(chosen)) < len(chosen):
+            raise UserError(f"reproduce.{kind} names one twice: {', '.join(chosen)}")
+    for name, corpus in everything.corpora.items():
+        check_corpus(f"corpora.{name}", corpus.source, corpus.held_out, corpus.test)
+    for name, variant in everything.variants.items():
+        last, kept = variant.average.last, variant.train.checkpoints_kept
+        if last > kept:
+            raise UserError(f"variants.{name}.average.last is {last}, but variants.{name}.train.checkpoints_kept is only {kept}")
+    for name in everything.reproduce.corpora:
+        _refuse_changed_files(name)
+
+
+def _refuse_changed_files(corpus: str) -> None:
+    """DVC does not watch the user's own files, so a change in them is found here."""
+    manifest = Path("data") / corpus / "manifest.json"
+    if not manifest.exists():
+        return
+    for path, facts in read_manifest(manifest).source.get("files", {}).items():
+        if Path(path).exists() and file_sha256(Path(path)) != facts["sha256"]:
+            raise UserError(f"{path} has changed since corpora.{corpus} was fetched: run `dvc repro -f fetch@{corpus}` to take it up")
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,132 @@
+"""Stage `report`: one page about one model, for people: what was trained on what, how it went, and what it says.
+
+The page needs nothing beside itself: style and figures stand in it, and nothing is fetched. It tells of its inputs alone, no clock,
+machine or revision, so the same inputs give the same bytes. Its words and looks are in `report.html.j2`.
+"""
+
+import csv
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from nmt.errors import UserError
+from nmt.examples import Row, by_length, choose, differences
+from nmt.figures import Line, chart
+from nmt.outputs import whole_file
+from nmt.raw import read_manifest
+from stages.command import run
+
+TEMPLATE = Path(__file__).with_name("report.html.j2")
+HISTOGRAM_BINS = 30
+SIDES = ("source", "reference", "hypothesis")
+
+
+def main(
+    corpus: str,
+    variant: str,
+    manifest: Path,
+    cleaning: Path,
+    training: Path,
+    average: Path,
+    averaged: Path,
+    scores: Path,
+    sentences: Path,
+    report: Path,
+) -> None:
+    """Write the page about the model `variant` trained on `corpus`. Raises UserError when `training` is not the table it should be."""
+    scored = read_json(scores)
+    shown = next(name for name in scored["sets"] if name != "valid")
+    rows: list[Row] = [row for row in pq.read_table(sentences).to_pylist() if row["set"] == shown]
+    table = read_training(training)
+    page = render(
+        corpus=corpus,
+        variant=variant,
+        manifest=read_manifest(manifest),
+        cleaning=read_json(cleaning),
+        average=read_json(average),
+        config=read_json(averaged / "config.json"),
+        scores=scored,
+        shown=shown,
+        training=table,
+        figures=training_figures(table) | {"lengths": length_figure(rows)},
+        buckets=by_length(rows),
+        examples=choose(rows),
+    )
+    with whole_file(report) as file:
+        file.write_text(page, encoding="utf-8", newline="\n")
+
+
+def render(**facts: Any) -> str:
+    """The page with these facts in it. All text is escaped but the figures."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATE.parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["flat"] = flat
+    environment.globals["differences"] = differences
+    return environment.get_template(TEMPLATE.name).render(**facts)
+
+
+def flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of nested dictionaries, each with its dotted name."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def read_training(path: Path) -> dict[str, list[float | None]]:
+    """The columns of training.tsv; None where nothing was measured. Raises UserError when it is no such table."""
+    with path.open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream, delimiter="\t"))
+    try:
+        columns: dict[str, list[float | None]] = {
+            name: [float(row[name]) if row[name] else None for row in rows] for name in (rows[0] if rows else ())
+        }
+        for name in ("update", "loss", "perplexity", "valid_loss", "valid_perplexity", "learning_rate"):
+            columns[name]
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path} is not a table of a training ({error!r}): run the stage `train` again") from None
+    return columns
+
+
+def training_figures(table: dict[str, list[float | None]]) -> dict[str, Markup]:
+    """Charts of loss, perplexity and learning rate over the updates, by name."""
+
+    def line(label: str, column: str) -> Line:
+        points = [(x, y) for x, y in zip(table["update"], table[column], strict=True) if x is not None and y is not None]
+        return Line(label, [x for x, _ in points], [y for _, y in points])
+
+    return {
+        "loss": Markup(chart("loss", [line("training, smoothed labels", "loss"), line("valid", "valid_loss")], "update")),
+        "perplexity": Markup(chart("perplexity", [line("training", "perplexity"), line("valid", "valid_perplexity")], "update", log_y=True)),
+        "rate": Markup(chart("rate", [line("learning rate", "learning_rate")], "update")),
+    }
+
+
+def length_figure(rows: Sequence[Row]) -> Markup:
+    """A chart of how many lines have how many words, for source, reference and translation, the longest hundredth left out."""
+    lengths = {side: [row[f"{side}_words"] for row in rows] for side in SIDES}
+    ordered = sorted(length for side in lengths.values() for length in side)
+    width = ordered[(len(ordered) - 1) * 99 // 100] // HISTOGRAM_BINS + 1
+    lines = []
+    for side, label in zip(SIDES, ("source", "reference", "translation"), strict=True):
+        counts = Counter(min(length // width, HISTOGRAM_BINS) for length in lengths[side])
+        bins = range(min(HISTOGRAM_BINS, max(counts) + 1))
+        lines.append(Line(label, [bin * width + (width - 1) / 2 for bin in bins], [counts[bin] for bin in bins]))
+    return Markup(chart("lengths", lines, "words" if width == 1 else f"words, {width} to a point"))
+
+
+if __name__ == "__main__":
+    run(main)
