@@ -110,7 +110,9 @@ def training_figures(table: dict[str, list[float | None]]) -> dict[str, Markup]:
 
     return {
         "loss": Markup(chart("loss", [line("training, smoothed labels", "loss"), line("valid", "valid_loss")], "update")),
-        "perplexity": Markup(chart("perplexity", [line("training", "perplexity"), line("valid", "valid_perplexity")], "update", log_y=True)),
+        "perplexity": Markup(
+            chart("perplexity", [line("training", "perplexity"), line("valid", "valid_perplexity")], "update", log_y=True)
+        ),
         "rate": Markup(chart("rate", [line("learning rate", "learning_rate")], "update")),
     }
 

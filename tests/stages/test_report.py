@@ -1,0 +1,248 @@
+"""The page stands alone, repeats to the byte, escapes what the corpus says, and tells what its inputs tell."""
+
+import json
+import os
+import re
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from nmt.errors import UserError
+from stages.report import length_figure, main, read_training
+
+HEADER = "update\ttokens\tloss\tperplexity\tvalid_loss\tvalid_perplexity\tlearning_rate\tgradient_norm\tskipped\n"
+SOURCES = ["Turn on <b>{name}</b> & <script>alert(1)</script>", "مرحبا بالعالم", "", "https://example.com/a.png"]
+VOID = {"meta", "br", "wbr", "path", "use"}
+
+
+class Page(HTMLParser):
+    """What a browser would make of it: tags with their attributes, text, headings."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.texts: list[tuple[str, str]] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append((self.open[-1] if self.open else "", data))
+
+    def text(self) -> str:
+        return " ".join(" ".join(data for tag, data in self.texts if tag != "style").split())
+
+
+def score(value: float, **more: Any) -> dict[str, Any]:
+    return {"score": value, "signature": f"nrefs:1|tok:13a|at:{value}", **more}
+
+
+def set_scores(bleu: float, unseen: float | None) -> dict[str, Any]:
+    sides = {"source": 1234, "reference": 4, "hypothesis": 5}
+    return {
+        "warnings": [],
+        "unfinished": 3,
+        "lines": 4321,
+        "unseen_lines": 0 if unseen is None else 777,
+        "bleu": score(bleu, confidence=1.25),
+        "bleu_unseen": None if unseen is None else score(unseen, confidence=1.75),
+        **{metric: score(bleu + 5 + index) for index, metric in enumerate(("bleu_uncased", "bleu_intl", "chrf", "chrf++", "ter"))},
+        "words": sides,
+        "blank_lines": sides,
+        "share_equal_to_source": 0.125,
+        "share_repeating": {"source": 0.0, "reference": 0.0, "hypothesis": 0.25},
+    }
+
+
+def sentences(sources: list[str]) -> pa.Table:
+    count = len(sources)
+    words = [len(source.split()) for source in sources]
+    return pa.table(
+        {
+            "set": ["valid"] * count + ["test"] * count,
+            "line": [*range(1, count + 1)] * 2,
+            "source": ["not shown"] * count + sources,
+            "reference": ["ein & <i>zwei</i>"] * 2 * count,
+            "hypothesis": ["ein & <i>drei</i>"] * (2 * count - 1) + [""],
+            "unseen": [True] * 2 * count,
+            "chrf": [50.0] * 2 * count,
+            "bleu": [40.0] * 2 * count,
+            "source_words": words * 2,
+            "reference_words": [3] * 2 * count,
+            "hypothesis_words": [3] * 2 * count,
+        }
+    )
+
+
+def write_inputs(folder: Path) -> None:
+    """What the stages before have written, with numbers that are easily told apart."""
+    text = {"lines": 19034, "sha256": {"en": "e" * 64, "de": "d" * 64}, "parts": [{"name": "a", "lines": 19034}]}
+    files: dict[str, Any] = {
+        "manifest.json": {"languages": {"src": "en", "tgt": "de"}, "source": {"kind": "wheel"}, "sets": {"train": text}, "counted": {}},
+        "cleaning.json": {"read": 19034, "kept": 16988, "dropped": {"blank": 12, "ratio": 2034}, "changed": {"join_whitespace": 214}},
+        "average.json": {"checkpoints": [{"step": 1800, "sha256": "a" * 64}, {"step": 2000, "sha256": "b" * 64}]},
+        "scores.json": {"sets": {"valid": set_scores(31, 32), "test": set_scores(21, 19)}, "perplexity": {"average": 5.125, "last": 6.5}},
+        "averaged/config.json": {
+            "model": {"layers": 3, "dropout": 0.1},
+            "train": {"updates": 2000, "warmup_updates": 400},
+            "languages": {"src": "en", "tgt": "de"},
+            "vocab_size": 8000,
+            "seed": 2017,
+            "parameters": 7578624,
+            "tokenizer_sha256": "c" * 64,
+        },
+    }
+    (folder / "averaged").mkdir()
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content))
+    (folder / "training.tsv").write_text(HEADER + "1000\t5e6\t4.5\t60\t\t\t1e-3\t1\t0\n2000\t1e7\t3.25\t9\t2.5\t12.1825\t7e-4\t1\t0\n")
+    pq.write_table(sentences(SOURCES), folder / "sentences.parquet")
+
+
+def report(folder: Path) -> Page:
+    names = (
+        "manifest.json",
+        "cleaning.json",
+        "training.tsv",
+        "average.json",
+        "averaged",
+        "scores.json",
+        "sentences.parquet",
+        "report.html",
+    )
+    main("demo", "tiny", *(folder / name for name in names))
+    return Page((folder / "report.html").read_text("utf-8"))
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> Path:
+    """A folder of inputs to be changed."""
+    write_inputs(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
+    """The page of the inputs as they are."""
+    folder = tmp_path_factory.mktemp("report")
+    write_inputs(folder)
+    return report(folder)
+
+
+def change_sets(folder: Path, **sets: Any) -> None:
+    path = folder / "scores.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"sets": sets}))
+
+
+def test_nothing_is_fetched(page: Page) -> None:
+    assert not {"script", "link", "img", "iframe", "object", "embed", "base", "form"} & {tag for tag, _ in page.tags}
+    for _, attributes in page.tags:
+        assert "src" not in attributes and not any(name.startswith("on") for name in attributes)
+        assert (attributes.get("href") or "#").startswith("#")
+        assert "url(" not in (attributes.get("style") or "").replace("url(#", "")
+    style = "".join(data for tag, data in page.texts if tag == "style")
+    assert style and "url(" not in style and "@import" not in style
+
+
+def test_a_second_run_writes_the_same_bytes(inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report(inputs)
+    first = (inputs / "report.html").read_bytes()
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1")
+    monkeypatch.chdir(inputs)
+    os.utime("scores.json", (1, 1))
+    report(Path("."))
+    assert Path("report.html").read_bytes() == first
+    assert b"\r" not in first
+
+
+def test_what_the_corpus_says_is_text(page: Page) -> None:
+    for source in filter(None, SOURCES):
+        assert source in page.text()
+    assert "ein & <i>" in page.text()
+    assert "not shown" not in page.text()
+
+
+def test_every_text_has_its_language_and_finds_its_own_direction(page: Page) -> None:
+    shown = [attributes for tag, attributes in page.tags if tag == "dd" and "lang" in attributes]
+    assert Counter(attributes["lang"] for attributes in shown) == {"en": 3, "de": 6}  # the blank line is not shown
+    assert {attributes["dir"] for attributes in shown} == {"auto"}
+
+
+def test_headings_go_down_by_one_and_ids_are_unique_and_found(page: Page) -> None:
+    levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch("h[1-6]", tag)]
+    assert levels[0] == 1 and levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False))
+    ids = Counter(attributes["id"] for _, attributes in page.tags if "id" in attributes)
+    assert set(ids.values()) == {1}
+    for _, attributes in page.tags:
+        for name in ("href", "aria-labelledby"):
+            if name in attributes:
+                assert str(attributes[name]).removeprefix("#") in ids
+
+
+def test_every_figure_has_a_caption_and_scrolled_tables_can_be_reached(page: Page) -> None:
+    names = [tag for tag, _ in page.tags]
+    assert names.count("figure") == names.count("figcaption") == names.count("svg") == 4
+    scrolled = [attributes for _, attributes in page.tags if attributes.get("class") == "scroll"]
+    assert scrolled and all(attributes["tabindex"] == "0" and attributes["aria-label"] for attributes in scrolled)
+
+
+def test_the_page_tells_what_its_inputs_tell(page: Page) -> None:
+    text = page.text()
+    told = ("7,578,624 parameters", "16,988 pairs", "21.0 ± 1.2, 4,321 lines", "19.0 ± 1.8, 777 lines", "10,000,000 target tokens", "5.125")
+    for words in (*told, "update 1,800 , 2,000", "e" * 64, "c" * 64, "a" * 64, "ratio 2,034", "layers 3", "12.5 %", "seed 2017"):
+        assert words.replace(" ,", ",") in text.replace("\u00a0", " ").replace(" ,", ","), words
+    assert "nrefs:1| tok:13a| at:21" in text
+
+
+def test_without_unseen_lines_the_page_says_so(inputs: Path) -> None:
+    change_sets(inputs, valid=set_scores(31, None), test=set_scores(21, None))
+    assert "BLEU, unseen sources none all were trained on" in report(inputs).text()
+
+
+def test_warnings_stand_above_the_scores(inputs: Path) -> None:
+    change_sets(inputs, valid=set_scores(31, 3), test=set_scores(21, 3) | {"warnings": ["9 hypotheses still hold `&quot;`"]})
+    text = report(inputs).text()
+    assert text.index("test: 9 hypotheses still hold `&quot;`") < text.index("In percent")
+
+
+def test_a_training_without_validation_has_its_page(inputs: Path) -> None:
+    (inputs / "training.tsv").write_text(HEADER + "1\t10\t9.5\t8000\t\t\t1e-3\t1\t0\n")
+    assert "The lowest on valid" not in report(inputs).text()
+
+
+@pytest.mark.parametrize("table", ["", HEADER, "update\tloss\n1\t2\n", HEADER + "1\t2\tx\n", "<html>"])
+def test_another_table_is_refused_and_leaves_nothing(inputs: Path, table: str) -> None:
+    (inputs / "training.tsv").write_text(table)
+    with pytest.raises(UserError, match="training.tsv is not a table of a training"):
+        report(inputs)
+    assert not list(inputs.glob("report*"))
+
+
+def test_columns_keep_their_numbers_and_their_gaps(inputs: Path) -> None:
+    columns = read_training(inputs / "training.tsv")
+    assert columns["update"] == [1000, 2000]
+    assert columns["valid_perplexity"] == [None, 12.1825]
+
+
+def test_the_longest_hundredth_of_the_lines_does_not_stretch_the_figure() -> None:
+    row = {"source_words": 10, "reference_words": 10, "hypothesis_words": 10}
+    figure = length_figure([row] * 200 + [dict.fromkeys(row, 5000)])
+    assert max(float(number) for number in re.findall(r">([\d.]+)</text>", figure.split("axis_2")[0])) <= 30
