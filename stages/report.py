@@ -13,7 +13,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 
 from nmt.errors import UserError
 from nmt.examples import Row, by_length, choose, differences
@@ -63,7 +62,7 @@ def main(
 
 
 def render(**facts: Any) -> str:
-    """The page with these facts in it. All text is escaped but the figures."""
+    """The page with these facts in it. All text is escaped; the figures are elements already."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATE.parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -101,7 +100,7 @@ def read_training(path: Path) -> dict[str, list[float | None]]:
     return columns
 
 
-def training_figures(table: dict[str, list[float | None]]) -> dict[str, Markup]:
+def training_figures(table: dict[str, list[float | None]]) -> dict[str, str]:
     """Charts of loss, perplexity and learning rate over the updates, by name."""
 
     def line(label: str, column: str) -> Line:
@@ -109,15 +108,13 @@ def training_figures(table: dict[str, list[float | None]]) -> dict[str, Markup]:
         return Line(label, [x for x, _ in points], [y for _, y in points])
 
     return {
-        "loss": Markup(chart("loss", [line("training, smoothed labels", "loss"), line("valid", "valid_loss")], "update")),
-        "perplexity": Markup(
-            chart("perplexity", [line("training", "perplexity"), line("valid", "valid_perplexity")], "update", log_y=True)
-        ),
-        "rate": Markup(chart("rate", [line("learning rate", "learning_rate")], "update")),
+        "loss": chart("loss", [line("training, smoothed labels", "loss"), line("valid", "valid_loss")], "update"),
+        "perplexity": chart("perplexity", [line("training", "perplexity"), line("valid", "valid_perplexity")], "update", log_y=True),
+        "rate": chart("rate", [line("learning rate", "learning_rate")], "update"),
     }
 
 
-def length_figure(rows: Sequence[Row]) -> Markup:
+def length_figure(rows: Sequence[Row]) -> str:
     """A chart of how many lines have how many words, for source, reference and translation, the longest hundredth left out."""
     lengths = {side: [row[f"{side}_words"] for row in rows] for side in SIDES}
     ordered = sorted(length for side in lengths.values() for length in side)
@@ -127,7 +124,7 @@ def length_figure(rows: Sequence[Row]) -> Markup:
         counts = Counter(min(length // width, HISTOGRAM_BINS) for length in lengths[side])
         bins = range(min(HISTOGRAM_BINS, max(counts) + 1))
         lines.append(Line(label, [bin * width + (width - 1) / 2 for bin in bins], [counts[bin] for bin in bins]))
-    return Markup(chart("lengths", lines, "words" if width == 1 else f"words, {width} to a point"))
+    return chart("lengths", lines, "words" if width == 1 else f"words, {width} to a point")
 
 
 if __name__ == "__main__":
