@@ -1,0 +1,205 @@
+"""The one module that calls DVC: which stages have to run, in which order, and the running of one of them.
+
+DVC's Python interface is read for the graph alone. All else is its command line, in child processes, because that is what
+DVC keeps stable and what people type.
+
+A stage runs in a session of its own and writes into a file, not a pipe. So a flow that dies takes no training with it (a
+pipe would, at the next line it prints), and the flow can send SIGINT to the whole group: the `dvc` in it ignores that
+signal while a stage runs, the stage saves its work and ends, and `dvc` gives its locks back. SIGTERM would kill `dvc`
+first and leave the stage alone, its result never recorded. For the same reason no death of the parent is passed on
+(PR_SET_PDEATHSIG): it reaches `dvc` alone, which ignores it. What outlives its flow ends by itself and stands in
+dvc.lock; until then DVC calls its files busy, and `plan` says who has them.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dvc.exceptions import DvcException
+from dvc.repo import Repo
+from dvc.repo.reproduce import get_active_graph, plan_repro
+
+POLL = 0.2  # seconds between two looks at a running stage
+BUSY = re.compile(
+    r"^ERROR: (?:failed to reproduce '[^']*': )?'(?P<path>[^\n]*)' is busy, it is being blocked by:\n(?P<blockers>(?:  \(PID .*\n)+)", re.M
+)
+BLOCKER = re.compile(r"\(PID (\d+)\): (.*)")
+NO_LOCK = re.compile(r"^ERROR: .*Unable to acquire lock", re.M)
+
+
+class DvcError(Exception):
+    """DVC cannot do what is asked of it, and the user can put it right. The message is one sentence."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One stage of a plan, as `dvc stage list` names it, and the stages of the same plan that it comes after."""
+
+    stage: str
+    after: tuple[str, ...]
+
+
+def plan(targets: Sequence[str]) -> list[Step]:
+    """The stages that may have to run for `targets`, in the order of `dvc repro`; without targets, those for all of dvc.yaml.
+
+    These are the stages that `dvc status` reports as changed, and all that come after them: their dependencies change
+    only once the former have run. A target is what `dvc repro` takes, and stands for itself and all it is made from.
+    Raises DvcError where the pipeline cannot be read, a target is unknown, or another process runs one of the stages.
+    """
+    try:
+        with Repo() as repo:
+            graph = get_active_graph(repo.index.graph)  # edges lead from a stage to those it depends on
+            wanted = {stage for target in targets or ["dvc.yaml"] for stage in repo.stage.collect(target)}
+            order = plan_repro(graph)
+    except DvcException as error:
+        raise DvcError(_one_line(str(error))) from None
+    for stage in reversed(order):
+        if stage in wanted:
+            wanted.update(graph.successors(stage))
+    order = [stage for stage in order if stage in wanted]
+    changed = _changed([stage.addressing for stage in order])
+    steps: dict[str, Step] = {}
+    for stage in order:
+        after = tuple(upstream.addressing for upstream in graph.successors(stage) if upstream.addressing in steps)
+        if after or stage.addressing in changed:
+            steps[stage.addressing] = Step(stage.addressing, after)
+    return list(steps.values())
+
+
+def metrics_table() -> str:
+    """The metrics of the workspace as a Markdown table, or nothing where there are none yet."""
+    table = _output("metrics", "show", "--md").strip()
+    return table if table.partition("\n")[0].count("|") > 2 else ""  # files without metrics make a column of paths
+
+
+def busy(text: str) -> str | None:
+    """One sentence on who holds what, where `text` ends the output of a `dvc` that was kept out by another process, else None."""
+    found = BUSY.search(text)
+    if found is None:
+        return "another DVC process holds the lock of this workspace: try again when it has ended" if NO_LOCK.search(text) else None
+    blockers = BLOCKER.findall(found["blockers"])
+    holders = " and ".join(f"`{command}` (process {pid})" for pid, command in blockers)
+    groups = " ".join(dict.fromkeys(f"-{_group(int(pid))}" for pid, _ in blockers))
+    return (
+        f"{os.path.relpath(found['path'])} is in use by {holders}, started in another terminal or left by a flow that was killed:"
+        f" wait until it has ended, or let it save its work and end: kill -INT {groups}"
+    )
+
+
+class Children:
+    """The stages that one flow runs, so that all of them can be stopped. Its methods may be called from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._started: list[subprocess.Popen[bytes]] = []
+        self.stopped = False
+
+    def start(self, stage: str, log: Path) -> subprocess.Popen[bytes] | None:
+        """Start `dvc repro` of this one stage, its output in the file `log`. After `stop` nothing is started: None."""
+        # The `python` of the stage's command is the one that runs this flow, and says what it does at once.
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        environment = os.environ | {"PATH": path, "PYTHONUNBUFFERED": "1"}
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with self._lock, log.open("wb") as output:
+            if self.stopped:
+                return None
+            child = subprocess.Popen(
+                _dvc("repro", "--single-item", stage),
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            self._started.append(child)
+            return child
+
+    def stop(self, grace: float) -> None:
+        """Have every running stage save its work and end (SIGINT); kill what is left of it after `grace` seconds."""
+        with self._lock:
+            self.stopped = True
+            running = [child for child in self._started if child.poll() is None]
+        for child in running:
+            _signal(child, signal.SIGINT)
+        deadline = time.monotonic() + grace
+        for child in running:
+            try:
+                child.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                _signal(child, signal.SIGKILL)
+                child.wait()
+
+
+def follow(child: subprocess.Popen[bytes], log: Path) -> Iterator[str]:
+    """The lines that `child` writes into the file `log`, each as soon as it is complete, until `child` has ended.
+
+    Of a line drawn again and again with carriage returns, as progress bars do, only what it shows in the end.
+
+        b"epoch 1\\n 10%\\r 50%\\r100%\\ndone"   ->   "epoch 1", "100%", "done"
+    """
+    with log.open("rb") as stream:
+        pending, ended = b"", False
+        while not ended:
+            ended = child.poll() is not None  # asked before reading, so that its last words are read too
+            *lines, pending = (pending + stream.read()).split(b"\n")
+            yield from (_shown(line) for line in lines)
+            pending = pending[pending.rfind(b"\r", 0, -1) + 1 :]
+            if not ended:
+                time.sleep(POLL)
+        if pending:
+            yield _shown(pending)
+
+
+def last_lines(log: Path, count: int) -> list[str]:
+    """The last lines in `log`, as `follow` shows them. However long the file, only its last 16 KiB are read."""
+    with log.open("rb") as stream:
+        stream.seek(max(0, stream.seek(0, os.SEEK_END) - 16_384))
+        return [_shown(line) for line in stream.read().removesuffix(b"\n").split(b"\n")[-count:]]
+
+
+def _changed(stages: Sequence[str]) -> set[str]:
+    """Those of `stages` that differ from dvc.lock now. Raises DvcError where another process runs one of them."""
+    return set(json.loads(_output("status", "--json", *stages)))
+
+
+def _dvc(*arguments: str) -> list[str]:
+    """The command line of one call. Without `--wait-for-lock` DVC gives up after 3 s, and a stage that ended then is lost."""
+    return [sys.executable, "-m", "dvc", "--wait-for-lock", *arguments]
+
+
+def _output(*arguments: str) -> str:
+    """What `dvc` prints. Raises DvcError with its complaint."""
+    done = subprocess.run(_dvc(*arguments), stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise DvcError(busy(done.stderr) or f"dvc {arguments[0]}: {_one_line(done.stderr)}")
+    return done.stdout
+
+
+def _signal(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    """Send the signal to the child's group, unless the child has ended meanwhile."""
+    if child.poll() is None:
+        os.killpg(child.pid, number)
+
+
+def _group(pid: int) -> int:
+    """The process group of `pid`, or `pid` itself where it has ended meanwhile."""
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return pid
+
+
+def _shown(line: bytes) -> str:
+    return line.rstrip(b"\r").rsplit(b"\r", 1)[-1].decode("utf-8", "replace")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.removeprefix("ERROR: ").split())

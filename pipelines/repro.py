@@ -1,0 +1,207 @@
+"""`python -m pipelines.repro [TARGET ...]`: what `dvc repro` does, as a Prefect flow with one task per DVC stage.
+
+It ends with the same dvc.lock. Prefect adds the view of a run (states, times, logs, the metrics as an artifact), the rest
+of the pipeline where a stage fails, and a stop that lets every stage save its work: on Ctrl-C, SIGTERM and Prefect's
+cancellation. DVC stays the only cache and the only owner of the graph, so no task caches or stores anything.
+
+Exit codes: 0 done or nothing to do, 1 a stage failed, 2 the parameters or the request are wrong (or what `stages.check`
+says), 130 stopped by Ctrl-C, 143 by SIGTERM. Every stage's output is kept in .scratch/logs/<start>-<flow run>/<stage>.log.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+# Read by Prefect when it is imported; what the user has set stays.
+os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+os.environ.setdefault("DO_NOT_TRACK", "1")
+os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "120")  # of 20, which a small machine needs at the first start
+
+from prefect import State, flow, get_client, get_run_logger, task  # noqa: E402
+from prefect.artifacts import create_markdown_artifact  # noqa: E402
+from prefect.cache_policies import NO_CACHE  # noqa: E402
+from prefect.futures import PrefectFuture  # noqa: E402
+from prefect.runtime import flow_run  # noqa: E402
+from prefect.states import Cancelled, Completed, Failed  # noqa: E402
+from prefect.task_runners import ThreadPoolTaskRunner  # noqa: E402
+
+from pipelines import dvc  # noqa: E402
+
+# A training takes the whole machine, and two at once take far more than twice as long. One after the other, in DVC's order, also
+# makes a first dvc.lock the same to the byte (DVC appends each stage when it ends).
+STAGES_AT_ONCE = 1
+GRACE = 25.0  # seconds to save a checkpoint: Prefect's runner kills a cancelled flow after 30
+LAST_LINES = 15  # of a failed stage's output, shown at the end
+LOGS = Path(".scratch/logs")
+NOTHING_TO_DO = "nothing to do: every stage is up to date with dvc.lock"
+
+
+class CheckFailed(Exception):
+    """`stages.check` found something wrong. The message is what it said, `code` its exit code."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@cache
+def check() -> None:
+    """Have the parameters checked, once per process. Raises CheckFailed."""
+    done = subprocess.run([sys.executable, "-m", "stages.check"], stderr=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        raise CheckFailed(done.stderr.strip(), done.returncode)
+
+
+def waits_for_lock(task: object, run: object, state: State[None]) -> bool:
+    """Whether a failed run of a stage may be tried again: only where DVC was kept out, never where the stage itself failed."""
+    return state.name == "Busy"
+
+
+@task(
+    task_run_name="{stage}",
+    cache_policy=NO_CACHE,
+    persist_result=False,
+    retries=3,
+    retry_delay_seconds=[5, 15, 60],
+    retry_condition_fn=waits_for_lock,
+)
+def run_stage(stage: str, log: Path, children: dvc.Children) -> State[None]:
+    """Run one stage (DVC skips it where it is up to date after all) and follow its output into Prefect's log."""
+    child = children.start(stage, log)
+    if child is None:
+        return Cancelled(message=f"{stage} was not started: the flow is being stopped")
+    logger = get_run_logger()
+    for line in filter(str.strip, dvc.follow(child, log)):
+        logger.info("%s", line)
+    if child.returncode == 0:
+        return Completed()
+    if children.stopped:
+        return Cancelled(message=f"{stage} was stopped, its output is in {log}")
+    if reason := dvc.busy("\n".join(dvc.last_lines(log, LAST_LINES))):
+        return Failed(name="Busy", message=reason)
+    return Failed(message=f"{stage} failed, its output is in {log}")
+
+
+@flow(
+    name="reproduce",
+    task_runner=ThreadPoolTaskRunner(max_workers=STAGES_AT_ONCE),  # type: ignore[arg-type]  # Prefect's own types do not fit each other
+    persist_result=False,
+)
+def reproduce(targets: list[str]) -> State[None]:
+    """Bring `targets` (stages such as `train` or `train@demo-tiny`; none: all of dvc.yaml) and what they are made from up to date.
+
+    Fails where a stage fails, once all that do not depend on it are done.
+    """
+    logger = get_run_logger()
+    try:
+        check()
+        steps = dvc.plan(targets)
+    except (CheckFailed, dvc.DvcError) as error:
+        return Failed(message=str(error))
+    if not steps:
+        return Completed(message=NOTHING_TO_DO)
+    folder = LOGS / f"{flow_run.get_scheduled_start_time():%Y%m%dT%H%M%S}-{flow_run.get_name()}"
+    logs = {step.stage: folder / f"{step.stage.replace('/', '_')}.log" for step in steps}
+    logger.info("stages to run: %s (their output: %s)", ", ".join(logs), folder)
+    tasks: dict[str, PrefectFuture[Any]] = {}
+    with stopped_with_the_flow() as children:
+        for step in steps:
+            upstream = [tasks[stage] for stage in step.after]
+            tasks[step.stage] = run_stage.submit(step.stage, logs[step.stage], children, wait_for=upstream, return_state=False)
+        for future in tasks.values():
+            future.wait()
+    states = {stage: future.state for stage, future in tasks.items()}
+    failed = [stage for stage, state in states.items() if state.is_final() and not state.is_completed()]
+    if failed:
+        for stage in failed:
+            last = dvc.last_lines(logs[stage], LAST_LINES) if logs[stage].exists() else []
+            logger.error("\n    ".join([str(states[stage].message), *last]))
+        not_run = [stage for stage, state in states.items() if not state.is_final()]
+        return Failed(message=f"failed: {', '.join(failed)}" + (f"; not run: {', '.join(not_run)}" if not_run else ""))
+    if table := dvc.metrics_table():
+        create_markdown_artifact(table, key="metrics")
+    return Completed(message=f"{len(steps)} stages are up to date")
+
+
+@contextmanager
+def stopped_with_the_flow() -> Iterator[dvc.Children]:
+    """The stages started in this context are stopped, with time to save their work, when anything breaks it off."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # inherited from a script's `&`; the stages would inherit it in turn
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    children = dvc.Children()
+    try:
+        yield children
+    except BaseException:
+        get_run_logger().warning("stopping: a running stage has %.0f seconds to save its work", GRACE)
+        with deaf():  # a second Ctrl-C must not cost a checkpoint
+            children.stop(GRACE)
+        raise
+
+
+@contextmanager
+def deaf() -> Iterator[None]:
+    """Ignores SIGINT and SIGTERM, which reach the main thread alone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def start_server() -> None:
+    """Start Prefect's temporary server where the user has no other, so that a Ctrl-C does not reach it.
+
+    Being in the terminal's process group it would end at once, and the flow would try for minutes to report that it was
+    stopped. It inherits the signals that are blocked here; a Ctrl-C is therefore heard once it has started.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        with get_client(sync_client=True):
+            pass
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+def main() -> int:
+    """The command. Returns its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m pipelines.repro", description="Reproduce the pipeline with Prefect, as `dvc repro` does."
+    )
+    parser.add_argument(
+        "targets", nargs="*", metavar="TARGET", help="a stage (train, train@demo-tiny), with all it is made from; none: all"
+    )
+    targets = parser.parse_args().targets
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))  # also called by Prefect when it has dealt with the signal
+    try:
+        check()
+        if not dvc.plan(targets):  # asked before Prefect starts a server, which takes ten seconds
+            print(NOTHING_TO_DO)
+            return 0
+        start_server()
+        state = reproduce(targets, return_state=True)
+    except CheckFailed as error:
+        print(error, file=sys.stderr)
+        return error.code
+    except dvc.DvcError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("stopped: the next call goes on from here", file=sys.stderr)
+        return 130
+    return 0 if state.is_completed() else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""Copies of the toy pipeline, run and not yet run."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.pipelines.toy import PARAMS, PIPELINE, WORK, Toy
+
+PROJECT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Nothing of the user's settings, and nothing written outside the tests' folder."""
+    home = tmp_path_factory.mktemp("home")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "DVC_", "GIT_", "PYTHONUNBUFFERED"))}
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    return kept | {
+        "HOME": str(home),
+        "PATH": path,
+        "PREFECT_HOME": str(home / "prefect"),
+        "DVC_SITE_CACHE_DIR": str(home / "dvc"),
+        "DVC_NO_ANALYTICS": "1",
+        "GIT_CONFIG_GLOBAL": os.devnull,
+    }
+
+
+@pytest.fixture(scope="session")
+def done(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]) -> Path:
+    """The toy pipeline once `dvc repro` has run all of it."""
+    folder = tmp_path_factory.mktemp("done")
+    (folder / "params.yaml").write_text(PARAMS)
+    (folder / "dvc.yaml").write_text(PIPELINE)
+    (folder / "stages").mkdir()
+    (folder / "stages" / "work.py").write_text(WORK)
+    (folder / "stages" / "check.py").write_text("")
+    shutil.copytree(PROJECT / "pipelines", folder / "pipelines", ignore=shutil.ignore_patterns("__pycache__"))
+    toy = Toy(folder, environment)
+    subprocess.run(["git", "init", "-q"], cwd=folder, env=environment, check=True)
+    for arguments in (["init", "-q"], ["repro", "-q"]):
+        code, output = toy.run("dvc", *arguments)
+        assert code == 0, output
+    return folder
+
+
+@pytest.fixture
+def toy(tmp_path: Path, done: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Toy]:
+    """A copy of the toy pipeline that is up to date, the current folder of the test."""
+    toy = Toy(tmp_path / "toy", environment)
+    shutil.copytree(done, toy.folder)
+    toy.ran()
+    for started in toy.folder.glob("*.started"):
+        started.unlink()
+    monkeypatch.chdir(toy.folder)
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    yield toy
+    for process in toy.processes():
+        process.kill()
+
+
+@pytest.fixture
+def fresh(toy: Toy) -> Toy:
+    """A copy of the toy pipeline of which nothing has been run."""
+    shutil.rmtree(toy.folder / ".dvc" / "cache")
+    for name in ("dvc.lock", "prepared", "model-a", "model-b", "scores", "metrics.json", "others"):
+        (toy.folder / name).unlink()
+    return toy
