@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from nmt.config import Config
-from nmt.lines import is_blank
+from nmt.lines import is_blank, join_whitespace
 
 RULES = ("blank", "too_long", "ratio", "identical", "held_out", "duplicate")
 SCHEMA = pa.schema([("file", pa.string()), ("line", pa.int64()), ("rule", pa.string())])
@@ -40,11 +40,6 @@ class CleaningConfig(Config):
     drop_identical: bool
     drop_duplicates: bool
     drop_held_out: bool
-
-
-def join_whitespace(line: str) -> str:
-    """`line` with each run of white space, as Unicode defines it, made one space, and none at its ends."""
-    return " ".join(line.split())
 
 
 class Cleaner:

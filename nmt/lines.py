@@ -46,6 +46,11 @@ def is_blank(line: str) -> bool:
     return not line.replace("\u200b", "").replace("\ufeff", "").strip()
 
 
+def join_whitespace(line: str) -> str:
+    """`line` with each run of white space, as Unicode defines it, made one space, and none at its ends."""
+    return " ".join(line.split())
+
+
 def read_lines(path: Path, stripped: Stripped | None = None) -> Iterator[str]:
     """The lines of the text file `path`, without their ends. Raises UserError as `stream_lines` does, or when it cannot be opened."""
     try:

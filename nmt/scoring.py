@@ -19,7 +19,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
-from nmt.lines import is_blank
+from nmt.lines import is_blank, join_whitespace
 from nmt.remains import repeats
 
 BOOTSTRAP_SAMPLES = 1000
@@ -110,14 +110,9 @@ def evaluate(sources: Sequence[str], references: Sequence[str], hypotheses: Sequ
     }
 
 
-def join(line: str) -> str:
-    """`line` with its runs of white space joined: the form in which sources are compared."""
-    return " ".join(line.split())
-
-
 def standing_in(training: Iterable[str], wanted: set[str]) -> set[str]:
     """Those of the `wanted` lines (joined ones) that stand in the `training` text, which is streamed and not held."""
-    return {joined for line in training if (joined := join(line)) in wanted}
+    return {joined for line in training if (joined := join_whitespace(line)) in wanted}
 
 
 def _corpus_score(metric: Metric, hypotheses: Sequence[str], references: Sequence[str]) -> Score:

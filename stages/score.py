@@ -27,10 +27,10 @@ from rich.table import Table
 
 from nmt.errors import UserError
 from nmt.languages import Languages
-from nmt.lines import read_exact, read_lines
+from nmt.lines import join_whitespace, read_exact, read_lines
 from nmt.outputs import whole_file
 from nmt.remains import remains
-from nmt.scoring import evaluate, join, sentence_bleu, sentence_chrf, standing_in
+from nmt.scoring import evaluate, sentence_bleu, sentence_chrf, standing_in
 from stages import params
 from stages.command import run
 
@@ -66,8 +66,9 @@ def main(section: str, translations: Path, raw: Path, clean: Path, average: Path
     names = [VALID, *params.value(f"{section}.test")]
     sets = {name: read_set(name, translations, raw, languages) for name in names}
     warnings = {name: _warn(name, texts) for name, texts in sets.items()}
-    seen = standing_in(read_exact(clean / f"train.{languages.src}"), {join(line) for texts in sets.values() for line in texts.sources})
-    unseen = {name: [join(line) not in seen for line in texts.sources] for name, texts in sets.items()}
+    wanted = {join_whitespace(line) for texts in sets.values() for line in texts.sources}
+    seen = standing_in(read_exact(clean / f"train.{languages.src}"), wanted)
+    unseen = {name: [join_whitespace(line) not in seen for line in texts.sources] for name, texts in sets.items()}
     results = {
         name: {
             "source_sha256": _sha256(texts.sources),
