@@ -49,8 +49,13 @@ class Update:
 
 
 def updates(shards: Path, tokens_per_update: int, microbatches: int, seed: int, after: int = 0) -> Iterator[Update]:
-    """The updates after+1, after+2, … of the endless training on the folder `shards`, epoch after epoch."""
+    """The updates after+1, after+2, … of the endless training on the folder `shards`, epoch after epoch.
+
+    Raises UserError, before the first one, when a pair alone is longer than an update.
+    """
     files = shard_files(shards)
+    for path in files:
+        _refuse_longer(path, tokens_per_update)
     skip, epoch = after, 0
     while True:
         order = _rng(seed, epoch).permutation(len(files))
@@ -74,15 +79,10 @@ def updates(shards: Path, tokens_per_update: int, microbatches: int, seed: int, 
 def plan_updates(src_lengths: Lengths, tgt_lengths: Lengths, tokens_per_update: int, rng: np.random.Generator) -> list[Rows]:
     """Cut the pairs with these lengths (end symbols counted) into shuffled updates: an array of row numbers each.
 
-    Every row stands in exactly one update. Raises UserError when a pair alone is longer than an update.
+    Every row stands in exactly one update. No pair may be longer than an update.
     """
     longer = np.maximum(src_lengths, tgt_lengths)
-    if longer.max() > tokens_per_update:
-        row = int(longer.argmax())
-        raise UserError(
-            f"train.tokens_per_update is {tokens_per_update}, but pair {row + 1} of a group of shards has {longer[row]} tokens: "
-            "raise it, or lower cleaning.max_words and cleaning.max_characters"
-        )
+    assert longer.max() <= tokens_per_update
     shuffled = rng.permutation(len(longer))
     order = shuffled[np.lexsort((src_lengths[shuffled], longer[shuffled]))]
     src_sums, tgt_sums = (np.concatenate([[0], np.cumsum(lengths[order])]) for lengths in (src_lengths, tgt_lengths))
@@ -126,6 +126,16 @@ def in_order(shards: Path, tokens: int) -> Iterator[Batch]:
             batch.append(int(row))
         if batch:
             yield collate([_pair(shard, r) for r in batch])
+
+
+def _refuse_longer(path: Path, tokens_per_update: int) -> None:
+    shard = read_shard(path)
+    longer = np.maximum(shard.src.lengths, shard.tgt.lengths) + 1
+    if longer.max() > tokens_per_update:
+        raise UserError(
+            f"train.tokens_per_update is {tokens_per_update}, but pair {longer.argmax()} of {path} has {longer.max()} tokens: "
+            "raise it, or lower cleaning.max_words and cleaning.max_characters"
+        )
 
 
 def _pair(shard: Shard, row: int) -> tuple[Ids, Ids]:

@@ -3,7 +3,7 @@
     step-00002000/
         model.safetensors       weights by name
         optimizer.safetensors   Adam's moments, `exp_avg.<weight>` and `exp_avg_sq.<weight>`; only where training may go on from here
-        state.json              step, model config, vocabulary size, sha256 of the two files, and what the trainer adds
+        state.json              step, model config, vocabulary size, sha256 of all three files, and what the trainer adds
 
 A folder is written beside its final name, flushed to disk and renamed, so a name ending in digits is always whole;
 the hashes tell a file that was damaged later. Nothing is ever unpickled.
@@ -25,11 +25,12 @@ from torch import Tensor
 from nmt.config import parse
 from nmt.errors import UserError
 from nmt.model import ModelConfig, Transformer
+from nmt.outputs import replace_folder
 
 WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 
 
-class DamagedCheckpoint(Exception):
+class DamagedCheckpoint(UserError):
     """A checkpoint that is not what its own state file says."""
 
 
@@ -58,49 +59,73 @@ class Checkpoint:
         """Adam's moments by name, on the CPU. Raises DamagedCheckpoint, also when they are not kept here."""
         return self._load(OPTIMIZER)
 
-    def _load(self, name: str) -> dict[str, Tensor]:
+    def verify(self, name: str) -> None:
+        """Raise DamagedCheckpoint unless the file `name` is here and the one that was written."""
         path = self.folder / name
         try:
-            if file_sha256(path) != self.state["sha256"].get(name):
-                raise DamagedCheckpoint(f"{path} is not the file that {STATE} describes")
-            return load_file(path)
-        except (OSError, SafetensorError) as error:
-            raise DamagedCheckpoint(f"{path}: {error}") from None
+            found = file_sha256(path)
+        except OSError as error:
+            raise DamagedCheckpoint(f"{path} cannot be read: {error.strerror}") from None
+        if found != self.state["sha256"].get(name):
+            raise DamagedCheckpoint(f"{path} is damaged: it is not the file that {STATE} describes")
+
+    def _load(self, name: str) -> dict[str, Tensor]:
+        self.verify(name)
+        try:
+            return load_file(self.folder / name)
+        except SafetensorError as error:
+            raise DamagedCheckpoint(f"{self.folder / name} is damaged: {error}") from None
 
 
 def save_checkpoint(folder: Path, weights: dict[str, Tensor], moments: dict[str, Tensor] | None, state: dict[str, Any]) -> Checkpoint:
-    """Write a whole checkpoint to `folder/step-<step>` and return it. `state` must hold step, model and vocab_size."""
+    """Write a whole checkpoint to `folder/step-<step>` and return it. `state` must hold step, model and vocab_size.
+
+    Raises UserError, and writes nothing, when a weight is not finite: nothing could go on from there.
+    """
     final = folder / f"step-{state['step']:08}"
+    _refuse_not_finite(weights, str(final))
     building = final.with_name(final.name + ".part")
     shutil.rmtree(building, ignore_errors=True)
     building.mkdir(parents=True)
     hashes = {WEIGHTS: _write(building / WEIGHTS, save(weights))}
     if moments is not None:
         hashes[OPTIMIZER] = _write(building / OPTIMIZER, save(moments))
-    state = {**state, "sha256": hashes}
-    _write(building / STATE, (json.dumps(state, indent=1) + "\n").encode())
-    if final.exists():
-        shutil.rmtree(final)
-    building.rename(final)
+    state = write_state(building, {**state, "sha256": hashes})
+    replace_folder(building, final)
     sync_folder(folder)
     return Checkpoint(final, state)
 
 
+def write_state(folder: Path, state: dict[str, Any]) -> dict[str, Any]:
+    """Write `state`, in which `sha256` holds the hashes of the other files, as `state.json`; returns it with the file's own hash."""
+    state = {**state, "sha256": {**state["sha256"], STATE: _own_sha256(state)}}
+    _write(folder / STATE, _text(state))
+    return state
+
+
 def open_checkpoint(folder: Path) -> Checkpoint:
     """The checkpoint in `folder`, without reading its tensors. Raises DamagedCheckpoint."""
+    path = folder / STATE
     try:
-        state = json.loads((folder / STATE).read_text(encoding="utf-8"))
-        checkpoint = Checkpoint(folder, state)
-        if not isinstance(state["step"], int) or WEIGHTS not in state["sha256"]:
-            raise KeyError("step")
-        return checkpoint
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DamagedCheckpoint(f"{folder / STATE}: {error!r}") from None
+        content = path.read_bytes()
+        state = json.loads(content)
+        if content == _text(state) and state["sha256"][STATE] == _own_sha256(state):
+            return Checkpoint(folder, state)
+    except OSError as error:
+        raise DamagedCheckpoint(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise DamagedCheckpoint(f"{path} is damaged: its content is not what its own hash says")
 
 
 def checkpoints(folder: Path) -> list[Path]:
     """The folders of whole checkpoints below `folder`, by step."""
-    return sorted(path for path in folder.glob("step-*") if path.name.removeprefix("step-").isdigit())
+    return sorted((path for path in folder.glob("step-*") if path.name.removeprefix("step-").isdigit()), key=step_of)
+
+
+def step_of(checkpoint: Path) -> int:
+    """The step in the name of a checkpoint's folder."""
+    return int(checkpoint.name.removeprefix("step-"))
 
 
 def build_model(state: dict[str, Any], weights: dict[str, Tensor], name: str) -> Transformer:
@@ -111,9 +136,7 @@ def build_model(state: dict[str, Any], weights: dict[str, Tensor], name: str) ->
     if expected != found:
         different = sorted(key for key in expected.keys() | found.keys() if expected.get(key) != found.get(key))
         raise UserError(f"{name} does not hold the weights of the model that it describes: {', '.join(different[:5])} differ")
-    broken = [key for key, tensor in weights.items() if not torch.isfinite(tensor).all()]
-    if broken:
-        raise UserError(f"{name} holds numbers that are not finite, in {', '.join(broken[:5])}")
+    _refuse_not_finite(weights, name)
     model.load_state_dict(weights)
     return model
 
@@ -131,6 +154,22 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _refuse_not_finite(weights: dict[str, Tensor], name: str) -> None:
+    broken = [key for key, tensor in weights.items() if not torch.isfinite(tensor).all()]
+    if broken:
+        raise UserError(f"{name}: the training diverged before it, for not all numbers in {', '.join(broken[:5])} are finite")
+
+
+def _own_sha256(state: dict[str, Any]) -> str:
+    """Hash of a state, without the one that stands in it."""
+    others = {name: sha256 for name, sha256 in state["sha256"].items() if name != STATE}
+    return hashlib.sha256(_text({**state, "sha256": others})).hexdigest()
+
+
+def _text(state: dict[str, Any]) -> bytes:
+    return (json.dumps(state, indent=1) + "\n").encode()
 
 
 def _write(path: Path, content: bytes) -> str:

@@ -7,7 +7,7 @@ module imports torch only inside its functions.
 import ctypes
 import os
 import sys
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
@@ -24,15 +24,15 @@ class HardwareConfig(Config):
     """Section `hardware`: read by the stages that compute, a dependency of none."""
 
     device: Literal["auto", "cpu", "cuda"]
-    threads: Literal["auto"] | int = Field(union_mode="left_to_right")
-    scratch: str
+    threads: Literal["auto"] | Annotated[int, Field(ge=1)]
+    scratch: str = Field(min_length=1)
     decode_tokens: int = Field(ge=1)
 
 
 def prepare(config: HardwareConfig) -> "torch.device":
     """Set this process up for fast arithmetic and return the device to compute on.
 
-    Raises UserError when a GPU is asked for and there is none, or when threads is below 1.
+    Raises UserError when a GPU is asked for and there is none.
     """
     # Threads that spin while they wait bring two trainings on one machine to a few percent of their speed each.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -40,8 +40,6 @@ def prepare(config: HardwareConfig) -> "torch.device":
     import torch
 
     if config.threads != "auto":
-        if config.threads < 1:
-            raise UserError(f"hardware.threads is {config.threads}: auto, or a number from 1 upwards")
         torch.set_num_threads(config.threads)
     if not torch.cpu._is_amx_tile_supported():
         # On processors other than Intel's, torch's default for float32 products (MKL) is half as fast as oneDNN, which "medium" selects.

@@ -23,9 +23,17 @@ def whole_folder(path: Path) -> Iterator[Path]:
     """An empty folder beside `path` that takes its place when the block ends well, and vanishes when it raises."""
     with passing_folder(path.with_name(path.name + ".part")) as building:
         yield building
-        if path.exists():
-            shutil.rmtree(path)
-        os.replace(building, path)
+        replace_folder(building, path)
+
+
+def replace_folder(building: Path, path: Path) -> None:
+    """Give the finished folder `building` the name `path`, which never stands for half of one, whenever the process is killed."""
+    old = path.with_name(path.name + ".old")
+    shutil.rmtree(old, ignore_errors=True)
+    if path.exists():
+        os.replace(path, old)
+    os.replace(building, path)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 @contextmanager

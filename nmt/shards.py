@@ -82,11 +82,11 @@ def shard_files(folder: Path) -> list[Path]:
 def read_shard(path: Path) -> Shard:
     """Open one file without reading it. Raises UserError when it is not a shard."""
     try:
-        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-        metadata = {key.decode(): text.decode() for key, text in table.schema.metadata.items()}
-        sides = [_side(table.column(name).chunk(0)) for name in ("src", "tgt")]
+        batch = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
+        metadata = {key.decode(): text.decode() for key, text in batch.schema.metadata.items()}
+        sides = [_side(batch.column(name)) for name in ("src", "tgt")]
         return Shard(sides[0], sides[1], int(metadata["vocab_size"]), metadata["tokenizer_sha256"])
-    except (pa.ArrowInvalid, KeyError, AttributeError, OSError) as error:
+    except (pa.ArrowException, LookupError, AttributeError, ValueError, OSError) as error:
         raise UserError(f"{path} is not a shard of this project ({error}): run the stage `shard` again") from None
 
 

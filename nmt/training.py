@@ -16,14 +16,24 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from nmt.batches import Batch, Update, updates
-from nmt.checkpoint import OPTIMIZER, Checkpoint, DamagedCheckpoint, build_model, checkpoints, open_checkpoint, save_checkpoint
-from nmt.config import Config
+from nmt.checkpoint import (
+    OPTIMIZER,
+    WEIGHTS,
+    Checkpoint,
+    DamagedCheckpoint,
+    build_model,
+    checkpoints,
+    open_checkpoint,
+    save_checkpoint,
+    step_of,
+)
+from nmt.config import Config, parse
 from nmt.errors import UserError
 from nmt.loss import loss_sums
 from nmt.model import ModelConfig, Transformer
 from nmt.optim import adam, learning_rate, set_learning_rate
 from nmt.symbols import PAD
-from nmt.validation import HeldOutLoss, held_out_loss
+from nmt.validation import HeldOutLoss, held_out_loss, perplexity
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +59,7 @@ class TrainConfig(Config):
     @model_validator(mode="after")
     def _checkpoints_fit(self) -> Self:
         rest = self.updates % self.checkpoint_every
-        if 0 < rest < self.checkpoint_every / 2:
+        if self.updates > self.checkpoint_every and 0 < rest < self.checkpoint_every / 2:
             raise ValueError(
                 f"the last checkpoint, at updates ({self.updates}), would be only {rest} updates behind the one before it: "
                 f"make updates a multiple of checkpoint_every ({self.checkpoint_every}), or at least half of that more"
@@ -85,6 +95,7 @@ class State:
     step: int = 0
     tokens: int = 0  # target tokens seen, end symbols counted
     skipped: int = 0  # updates that were not applied since their gradients were not finite
+    skipped_in_a_row: int = 0  # of these, the ones since the last update that was applied
     interval: Interval = field(default_factory=Interval)
     rows: list[dict[str, float | int | None]] = field(default_factory=list)  # of training.tsv
 
@@ -108,18 +119,20 @@ class Trainer:
         self._place()
 
     def resume(self, checkpoint: Checkpoint) -> None:
-        """Go on from `checkpoint`. Raises DamagedCheckpoint, and UserError when it is of another model."""
+        """Go on from `checkpoint`, which needs its moments unless it is the end. Raises UserError when it is damaged or of another model."""
         self.model = build_model(checkpoint.state, checkpoint.weights(), str(checkpoint.folder))
-        moments = checkpoint.moments()
         self._place()
+        saved = checkpoint.state["progress"]
+        self.state = State(**{**saved, "interval": Interval(**saved["interval"])})
+        if self.state.step == self.config.updates:
+            return
+        moments = checkpoint.moments()
         for name, parameter in self.model.named_parameters():
             self.optimizer.state[parameter] = {
                 "step": torch.tensor(float(checkpoint.state["adam_step"])).to(self.device),
                 "exp_avg": moments[f"exp_avg.{name}"].to(self.device),
                 "exp_avg_sq": moments[f"exp_avg_sq.{name}"].to(self.device),
             }
-        saved = checkpoint.state["progress"]
-        self.state = State(**{**saved, "interval": Interval(**saved["interval"])})
 
     def update(self, update: Update) -> dict[str, float]:
         """Apply one update and return its sums: loss, nll, tokens, gradient_norm. Not applied when the gradient is not finite."""
@@ -139,9 +152,11 @@ class Trainer:
         if math.isfinite(norm) and math.isfinite(loss_sum):
             set_learning_rate(self.optimizer, self.rate(step))
             self.optimizer.step()
+            self.state.skipped_in_a_row = 0
         else:
             loss_sum = math.nan
             self.state.skipped += 1
+            self.state.skipped_in_a_row += 1
         self.state.step = step
         return {"loss": loss_sum, "nll": nll_sum, "tokens": tokens, "gradient_norm": norm}
 
@@ -198,20 +213,17 @@ def train(
     """
     config, state = trainer.config, trainer.state
     row_every = max(1, config.checkpoint_every // ROWS_PER_CHECKPOINT)
-    skipped_in_a_row = 0
     plan = updates(shards / "train", config.tokens_per_update, config.microbatches, trainer.seed, after=state.step)
     while state.step < config.updates:
         update = next(plan)
         sums = trainer.update(update)
         if math.isfinite(sums["loss"]):
-            skipped_in_a_row = 0
             state.interval.loss += sums["loss"]
             state.interval.nll += sums["nll"]
             state.interval.tokens += int(sums["tokens"])
         else:
-            skipped_in_a_row += 1
             log.warning("update %d is skipped: its loss or gradient is not finite", state.step)
-            if skipped_in_a_row == SKIPPED_IN_A_ROW:
+            if state.skipped_in_a_row == SKIPPED_IN_A_ROW:
                 places = ", ".join(f"{shard}:{row}" for shard, row in update.pairs[:10])
                 raise UserError(
                     f"training diverged: the gradients of {SKIPPED_IN_A_ROW} updates up to {state.step} were not finite "
@@ -226,39 +238,56 @@ def train(
         report(state)
         if checkpoint_due:
             trainer.save(folder)
-            _prune(folder, config)
+            _prune(folder, config, state.step)
         if stop() and state.step < config.updates:
             if not checkpoint_due:
                 trainer.save(folder)
+                _prune(folder, config, state.step)
             raise Stopped(state.step)
 
 
 def resumable(folder: Path, config: TrainConfig) -> Checkpoint | None:
     """The newest whole checkpoint in `folder` from which the run can go on, or None where it must begin anew.
 
-    It lies within the run, has its moments, and every checkpoint before it that the run is to leave behind is there too.
+    It lies within the run, has its moments unless it is the last, and every checkpoint before it that the run is to leave
+    behind is there too. It was scheduled when it was written if it is now: only then is the table up to it the same.
     A damaged one is passed over with a warning.
     """
-    steps = {int(path.name.removeprefix("step-")): path for path in checkpoints(folder)}
-    for step, path in sorted(steps.items(), reverse=True):
-        if step > config.updates or any(kept not in steps for kept in config.kept_steps if kept <= step):
-            continue
+    found: dict[int, Checkpoint] = {}
+    for path in checkpoints(folder):
         try:
             checkpoint = open_checkpoint(path)
-            checkpoint.weights()
+            checkpoint.verify(WEIGHTS)
+            found[checkpoint.step] = checkpoint
+        except DamagedCheckpoint as error:
+            log.warning("%s; training goes on without this checkpoint", error)
+    for step, checkpoint in reversed(found.items()):
+        planned = parse(TrainConfig, checkpoint.state["train"], f"{checkpoint.folder}: train")
+        if (
+            step > config.updates
+            or planned.is_scheduled(step) != config.is_scheduled(step)
+            or any(kept not in found for kept in config.kept_steps if kept <= step)
+        ):
+            continue
+        try:
             if step < config.updates:
-                checkpoint.moments()
+                checkpoint.verify(OPTIMIZER)
             return checkpoint
         except DamagedCheckpoint as error:
-            log.warning("%s: the checkpoint before it is used", error)
+            log.warning("%s; training goes on without this checkpoint", error)
     return None
 
 
-def _prune(folder: Path, config: TrainConfig) -> None:
-    """Keep the newest two checkpoints whole, of the others the weights of the last `checkpoints_kept` scheduled ones."""
-    found = checkpoints(folder)
-    scheduled = [path for path in found if config.is_scheduled(int(path.name.removeprefix("step-")))]
-    for path in found[:-2]:
+def _prune(folder: Path, config: TrainConfig, step: int) -> None:
+    """Of the checkpoints up to `step` keep this one and the last two scheduled ones whole, and the weights that the run is to leave behind.
+
+    Later ones, which a longer run wrote before, stay as they are.
+    """
+    found = [path for path in checkpoints(folder) if step_of(path) <= step]
+    scheduled = [path for path in found if config.is_scheduled(step_of(path))]
+    for path in found:
+        if step_of(path) == step or path in scheduled[-2:]:
+            continue
         if path in scheduled[-config.checkpoints_kept :]:
             (path / OPTIMIZER).unlink(missing_ok=True)
         else:
@@ -267,16 +296,16 @@ def _prune(folder: Path, config: TrainConfig) -> None:
 
 def _row(state: State, rate: float, gradient_norm: float, valid: HeldOutLoss | None) -> dict[str, float | int | None]:
     interval = state.interval
-    tokens = max(interval.tokens, 1)
+    measured = interval.tokens > 0  # some update of the interval was applied
     return {
         "update": state.step,
         "tokens": state.tokens,
-        "loss": interval.loss / tokens,
-        "perplexity": math.exp(min(interval.nll / tokens, 50)),
+        "loss": interval.loss / interval.tokens if measured else None,
+        "perplexity": perplexity(interval.nll / interval.tokens) if measured else None,
         "valid_loss": valid.loss if valid else None,
         "valid_perplexity": valid.perplexity if valid else None,
         "learning_rate": rate,
-        "gradient_norm": gradient_norm,
+        "gradient_norm": gradient_norm if math.isfinite(gradient_norm) else None,
         "skipped": state.skipped,
     }
 

@@ -29,7 +29,12 @@ class HeldOutLoss:
     @property
     def perplexity(self) -> float:
         """Per piece."""
-        return math.exp(self.loss)
+        return perplexity(self.loss)
+
+
+def perplexity(loss: float) -> float:
+    """exp of a loss in nats; beyond e^700, where a float ends, it stays e^700."""
+    return math.exp(min(loss, 700.0))
 
 
 @torch.no_grad()

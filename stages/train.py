@@ -4,8 +4,6 @@ The work happens in a scratch folder named by the fingerprint of all that decide
 code. A run that was stopped goes on there; a finished one is laid in place without training again.
 """
 
-import json
-import logging
 import signal
 from pathlib import Path
 from types import FrameType
@@ -53,12 +51,12 @@ def main(variant: str, shards: Path, checkpoints: Path, training: Path) -> None:
         found = resumable(scratch / "checkpoints", config)
         if found:
             trainer.resume(found)
-            logging.info("train: goes on from update %d in %s", found.step, scratch)
+            print(f"train: goes on from update {found.step} in {scratch}", flush=True)
         with Progress("train", config.updates, "updates", done=trainer.state.step) as progress:
 
             def report(state: "State") -> None:
-                last = state.rows[-1] if state.rows else None
-                progress.advance(1, f"loss {last['loss']:.3f}" if last else None)
+                loss = state.rows[-1]["loss"] if state.rows else None
+                progress.advance(1, None if loss is None else f"loss {loss:.3f}")
 
             try:
                 train(trainer, shards, scratch / "checkpoints", stop, report)
@@ -82,7 +80,7 @@ def _stop_on_signals() -> Any:
 
 def _lay_in_place(source: Path, config: "TrainConfig", target: Path) -> None:
     """Link the checkpoints that the run is to leave behind, without what only training needs, into the folder `target`."""
-    from nmt.checkpoint import STATE, WEIGHTS, open_checkpoint
+    from nmt.checkpoint import WEIGHTS, open_checkpoint, write_state
 
     with whole_folder(target) as building:
         for step in config.kept_steps:
@@ -92,7 +90,7 @@ def _lay_in_place(source: Path, config: "TrainConfig", target: Path) -> None:
             link_or_copy(checkpoint.folder / WEIGHTS, folder / WEIGHTS)
             kept = {key: checkpoint.state[key] for key in ("step", "seed", "vocab_size", "model")}
             kept |= {"train": config.model_dump(), "sha256": {WEIGHTS: checkpoint.sha256}}
-            (folder / STATE).write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+            write_state(folder, kept)
 
 
 def _write_table(rows: list[dict[str, float | int | None]], path: Path) -> None:
