@@ -1,0 +1,106 @@
+"""A task that a tiny model learns in seconds: the target is the source. Shards, parameters and child processes for it."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ruamel.yaml import YAML
+
+from nmt.batches import Update, updates
+from nmt.model import ModelConfig
+from nmt.shards import write_shards
+from nmt.symbols import EOS
+from nmt.training import TrainConfig, Trainer
+
+PROJECT = Path(__file__).resolve().parent.parent
+VOCAB = 50
+FIRST = EOS + 1  # of the ordinary tokens
+TOKENIZER = "0" * 64
+MODEL: dict[str, Any] = dict(layers=1, d_model=16, d_ff=32, heads=2, d_k=8, d_v=8, dropout=0.1, positions="sinusoidal")
+TRAIN: dict[str, Any] = dict(
+    updates=8,
+    tokens_per_update=100,
+    microbatches=2,
+    warmup_updates=20,
+    label_smoothing=0.1,
+    adam_beta1=0.9,
+    adam_beta2=0.98,
+    adam_epsilon=1e-9,
+    checkpoint_every=2,
+    checkpoints_kept=2,
+    precision="float32",
+)
+HARDWARE = dict(device="cpu", threads=1, scratch=".scratch", decode_tokens=1000)
+Ids = list[int]
+
+torch.set_num_threads(1)  # a second thread gains nothing at these sizes, and costs much where cores are shared
+
+
+def copies(count: int, seed: int, longest: int = 6) -> list[tuple[Ids, Ids]]:
+    """Pairs of a random sentence of 1 to `longest` tokens and itself."""
+    rng = np.random.default_rng(seed)
+    sentences = [rng.integers(FIRST, VOCAB, rng.integers(1, longest + 1)).tolist() for _ in range(count)]
+    return [(sentence, sentence) for sentence in sentences]
+
+
+def write_corpus(shards: Path, train: int = 300, valid: int = 40, size: int = 500_000) -> Path:
+    """Shards of the copy task, as the stage `shard` leaves them."""
+    write_shards(copies(train, 1), shards / "train", VOCAB, TOKENIZER, size)
+    write_shards(copies(valid, 2), shards / "valid", VOCAB, TOKENIZER)
+    return shards
+
+
+def trainer(seed: int = 1, model: Mapping[str, Any] = MODEL, **train: Any) -> Trainer:
+    """A fresh model on the CPU."""
+    return Trainer(TrainConfig(**{**TRAIN, **train}), ModelConfig(**model), VOCAB, seed, torch.device("cpu"))
+
+
+def first_updates(shards: Path, count: int, of: Trainer) -> list[Update]:
+    """The updates 1 to `count` of a training."""
+    plan = updates(shards / "train", of.config.tokens_per_update, of.config.microbatches, of.seed)
+    return [next(plan) for _ in range(count)]
+
+
+def write_params(folder: Path, model: Mapping[str, Any] = MODEL, hardware: Mapping[str, Any] = HARDWARE, **train: Any) -> None:
+    """A params.yaml with all that the stage `train` reads of it."""
+    content = {"seed": 1, "variants": {"toy": {"model": dict(model), "train": {**TRAIN, **train}}}, "hardware": dict(hardware)}
+    YAML(typ="safe", pure=True).dump(content, folder / "params.yaml")
+
+
+def start(folder: Path, *arguments: str, project: Path = PROJECT) -> subprocess.Popen[str]:
+    """Start `python -m` with these arguments in `folder`, with the code of `project`, in a session of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(project), "PYTHONUNBUFFERED": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def run(folder: Path, *arguments: str, project: Path = PROJECT) -> tuple[int, str]:
+    """Exit code and output of `python -m` with these arguments in `folder`."""
+    process = start(folder, *arguments, project=project)
+    output, _ = process.communicate(timeout=120)
+    return process.returncode, output
+
+
+@contextmanager
+def other_file_system(here: Path) -> Iterator[Path]:
+    """A passing folder on another file system than `here`; the test is skipped where there is none."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK) or memory.stat().st_dev == here.stat().st_dev:
+        pytest.skip("no second file system here")
+    with tempfile.TemporaryDirectory(dir=memory) as folder:
+        yield Path(folder)
