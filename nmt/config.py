@@ -45,17 +45,27 @@ def nearest(name: str, known: Sequence[str]) -> str:
 
 def _explain(kind: type[Config], details: Any, name: str) -> tuple[str, str]:
     """The dotted name of what is wrong, and what is."""
-    *parents, last = details["loc"] or [""]
-    names, fields = _walk(kind, parents)
-    if details["type"] == "extra_forbidden":
-        return _dotted(name, [*names, last]), f"is unknown: {nearest(str(last), fields)}"
-    dotted = _dotted(name, _walk(kind, details["loc"])[0])
-    if details["type"] == "missing":
-        return dotted, "is missing"
-    if details["type"] == "value_error":
-        return dotted, f"cannot be so: {details['ctx']['error']}"
+    location, context = details["loc"], details.get("ctx", {})
+    names, fields = _walk(kind, location)
+    dotted = _dotted(name, names)
     shown = "a section" if isinstance(details["input"], Mapping) else repr(details["input"])
-    return dotted, f"is {shown}: {details['msg'][0].lower()}{details['msg'][1:]}"
+    match details["type"]:
+        case "extra_forbidden":
+            parents, known = _walk(kind, location[:-1])
+            return _dotted(name, [*parents, location[-1]]), f"is unknown: {nearest(str(location[-1]), known)}"
+        case "missing":
+            return dotted, "is missing"
+        case "model_type":
+            return dotted, f"is {shown}: it must be a section, with {', '.join(fields)} below it"
+        case "union_tag_not_found":
+            return _dotted(dotted, [context["discriminator"].strip("'")]), "is missing"
+        case "union_tag_invalid":
+            known = context["expected_tags"].replace("'", "").split(", ")
+            return _dotted(dotted, [context["discriminator"].strip("'")]), f"is {context['tag']!r}: {nearest(context['tag'], known)}"
+        case "value_error":
+            return dotted, f"cannot be so: {context['error']}"
+        case _:
+            return dotted, f"is {shown}: {details['msg'][0].lower()}{details['msg'][1:]}"
 
 
 def _dotted(name: str, parts: Sequence[object]) -> str:
@@ -70,6 +80,8 @@ def _walk(kind: Any, location: Sequence[Any]) -> tuple[list[Any], list[str]]:
     names: list[Any] = []
     for part in location:
         kind = _only_section(kind)
+        if part == "[key]":  # what is wrong is the name before it
+            continue
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             names.append(part)
             kind = kind.model_fields[part].annotation if part in kind.model_fields else None

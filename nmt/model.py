@@ -14,6 +14,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from nmt.config import Config
+from nmt.errors import UserError
 from nmt.symbols import PAD
 
 LEARNED_POSITIONS = 1024  # rows of a learned position table (Table 3, row E); sinusoids have no limit
@@ -217,7 +218,10 @@ class Transformer(nn.Module):
     def _positions(self, end: int, side: Literal["src", "tgt"]) -> Tensor:
         if self.config.positions == "learned":
             if end > LEARNED_POSITIONS:
-                raise PositionError(f"a sentence of {end} tokens is longer than the {LEARNED_POSITIONS} learned positions")
+                raise PositionError(
+                    f"a sentence of {end} tokens is longer than the {LEARNED_POSITIONS} learned positions: "
+                    "shorten it, lower cleaning.max_words, or set model.positions to sinusoidal"
+                )
             table = self.src_positions if side == "src" else self.tgt_positions
             return table.weight[:end]
         if end > self.sinusoids.size(0):
@@ -226,7 +230,7 @@ class Transformer(nn.Module):
         return self.sinusoids[:end]
 
 
-class PositionError(Exception):
+class PositionError(UserError):
     """A sentence reaches beyond the table of learned positions."""
 
 

@@ -51,7 +51,7 @@ class TrainConfig(Config):
     label_smoothing: float = Field(ge=0, lt=1)
     adam_beta1: float = Field(ge=0, lt=1)
     adam_beta2: float = Field(ge=0, lt=1)
-    adam_epsilon: float = Field(gt=0)
+    adam_epsilon: float = Field(gt=0, allow_inf_nan=False)
     checkpoint_every: int = Field(ge=1)
     checkpoints_kept: int = Field(ge=1)
     precision: Literal["float32", "bfloat16"]
@@ -64,8 +64,9 @@ class TrainConfig(Config):
                 f"the last checkpoint, at updates ({self.updates}), would be only {rest} updates behind the one before it: "
                 f"make updates a multiple of checkpoint_every ({self.checkpoint_every}), or at least half of that more"
             )
-        if self.checkpoints_kept > len(self.kept_steps):
-            raise ValueError(f"checkpoints_kept is {self.checkpoints_kept}, but the run writes only {len(self.kept_steps)} checkpoints")
+        written = math.ceil(self.updates / self.checkpoint_every)
+        if self.checkpoints_kept > written:
+            raise ValueError(f"checkpoints_kept is {self.checkpoints_kept}, but the run writes only {written}")
         return self
 
     def is_scheduled(self, step: int) -> bool:
@@ -75,8 +76,8 @@ class TrainConfig(Config):
     @property
     def kept_steps(self) -> list[int]:
         """Steps of the checkpoints that the run leaves behind."""
-        scheduled = {*range(self.checkpoint_every, self.updates + 1, self.checkpoint_every), self.updates}
-        return sorted(scheduled)[-self.checkpoints_kept :]
+        last = range(self.checkpoint_every, self.updates + 1, self.checkpoint_every)[-self.checkpoints_kept :]
+        return sorted({*last, self.updates})[-self.checkpoints_kept :]
 
 
 @dataclass
@@ -119,7 +120,7 @@ class Trainer:
         self._place()
 
     def resume(self, checkpoint: Checkpoint) -> None:
-        """Go on from `checkpoint`, which needs its moments unless it is the end. Raises UserError when it is damaged or of another model."""
+        """Go on from `checkpoint`, which needs its moments unless at the end. Raises UserError when it is damaged or of another model."""
         self.model = build_model(checkpoint.state, checkpoint.weights(), str(checkpoint.folder))
         self._place()
         saved = checkpoint.state["progress"]

@@ -4,6 +4,7 @@
 """
 
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field
 
@@ -21,6 +22,9 @@ from nmt.tokenizer import TokenizerConfig
 from nmt.training import TrainConfig
 from stages import params
 from stages.command import run
+
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]  # part of paths and of dotted names
 
 
 class Corpus(Origin):
@@ -50,8 +54,8 @@ class Params(Config):
 
     seed: int = Field(ge=0)
     reproduce: Reproduce
-    corpora: dict[str, Corpus]
-    variants: dict[str, Variant]
+    corpora: dict[Name, Corpus] = Field(min_length=1)
+    variants: dict[Name, Variant] = Field(min_length=1)
     decode: DecodeConfig
     hardware: HardwareConfig
 

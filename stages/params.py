@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from nmt.config import Config, nearest, parse
 from nmt.errors import UserError
@@ -32,15 +32,25 @@ def value(section: str) -> Any:
 
 
 def read() -> Any:
-    """The whole of params.yaml as plain dictionaries. Raises UserError for a missing or malformed file."""
+    """The whole of params.yaml as plain dictionaries. Raises UserError for a missing or malformed file, or one without sections."""
     try:
         text = PARAMS.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise UserError(f"{PARAMS} is not in {Path.cwd()}: run from the top of the project") from None
+    except OSError as error:
+        raise UserError(f"{PARAMS} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{PARAMS} is not UTF-8 text, from byte {error.start} on: save it as UTF-8") from None
     try:
-        return YAML(typ="safe", pure=True).load(text)
+        found = YAML(typ="safe", pure=True).load(text)
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise UserError(f"{PARAMS}, line {mark.line + 1}, column {mark.column + 1}: this is not valid YAML, {error.problem}") from None
     except YAMLError as error:
         raise UserError(f"{PARAMS} is not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{PARAMS} holds no sections: restore it, or write it anew")
+    return found
 
 
 def seed() -> int:
