@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,7 @@ def write_params(folder: Path, model: Mapping[str, Any] = MODEL, hardware: Mappi
     YAML(typ="safe", pure=True).dump(content, folder / "params.yaml")
 
 
-def start(folder: Path, *arguments: str, project: Path = PROJECT) -> subprocess.Popen[str]:
+def start(folder: Path, *arguments: str, project: Path = PROJECT, preexec: Callable[[], None] | None = None) -> subprocess.Popen[str]:
     """Start `python -m` with these arguments in `folder`, with the code of `project`, in a session of its own."""
     return subprocess.Popen(
         [sys.executable, "-m", *arguments],
@@ -86,12 +86,13 @@ def start(folder: Path, *arguments: str, project: Path = PROJECT) -> subprocess.
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        preexec_fn=preexec,
     )
 
 
-def run(folder: Path, *arguments: str, project: Path = PROJECT) -> tuple[int, str]:
+def run(folder: Path, *arguments: str, project: Path = PROJECT, preexec: Callable[[], None] | None = None) -> tuple[int, str]:
     """Exit code and output of `python -m` with these arguments in `folder`."""
-    process = start(folder, *arguments, project=project)
+    process = start(folder, *arguments, project=project, preexec=preexec)
     output, _ = process.communicate(timeout=120)
     return process.returncode, output
 

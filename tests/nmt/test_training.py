@@ -482,8 +482,8 @@ def test_the_steps_that_are_left_behind(changes: dict[str, int], kept_steps: lis
             r"the last checkpoint, at updates \(14\), would be only 4 updates behind the one before it",
         ),
         (dict(updates=21, checkpoint_every=10), r"only 1 updates behind .*: make updates a multiple of checkpoint_every \(10\)"),
-        (dict(updates=8, checkpoint_every=2, checkpoints_kept=5), "checkpoints_kept is 5, but the run writes only 4 checkpoints"),
-        (dict(updates=3, checkpoint_every=10, checkpoints_kept=2), "checkpoints_kept is 2, but the run writes only 1 checkpoints"),
+        (dict(updates=8, checkpoint_every=2, checkpoints_kept=5), "checkpoints_kept is 5, but the run writes only 4$"),
+        (dict(updates=3, checkpoint_every=10, checkpoints_kept=2), "checkpoints_kept is 2, but the run writes only 1$"),
     ],
 )
 def test_checkpoints_that_do_not_fit_are_refused(changes: dict[str, int], message: str) -> None:

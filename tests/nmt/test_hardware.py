@@ -1,0 +1,79 @@
+"""nmt.hardware: what can be asked for, and what this machine has."""
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+from nmt.config import parse
+from nmt.errors import UserError
+from nmt.hardware import HardwareConfig, prepare
+from tests.copy_task import HARDWARE, PROJECT
+
+
+def config(**changes: Any) -> HardwareConfig:
+    return parse(HardwareConfig, {**HARDWARE, **changes}, "hardware")
+
+
+@pytest.fixture(autouse=True)
+def as_it_was(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("OMP_WAIT_POLICY", os.environ.get("OMP_WAIT_POLICY", "passive"))
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    yield
+    torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision(precision)
+
+
+def test_the_cpu_can_always_be_asked_for() -> None:
+    assert prepare(config(device="cpu")) == torch.device("cpu")
+
+
+def test_auto_takes_a_gpu_if_there_is_one() -> None:
+    assert prepare(config(device="auto")).type == ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_gpu_that_is_not_there_is_refused_in_one_sentence() -> None:
+    with pytest.raises(UserError, match=r"^hardware\.device is cuda, but PyTorch sees no GPU here: set it to auto or cpu, or install"):
+        prepare(config(device="cuda"))
+
+
+def test_threads_are_as_many_as_asked_for() -> None:
+    for threads in (1, 2, 3):
+        prepare(config(threads=threads))
+        assert torch.get_num_threads() == threads
+    prepare(config(threads="auto"))
+    assert torch.get_num_threads() == 3
+
+
+@pytest.mark.parametrize("name", ["threads", "decode_tokens"])
+@pytest.mark.parametrize("value", [0, -1, "2", 1.5, None])
+def test_a_count_is_a_number_from_one(name: str, value: Any) -> None:
+    with pytest.raises(UserError, match=rf"^hardware\.{name} is {value!r}: "):
+        config(**{name: value})
+
+
+@pytest.mark.parametrize(("name", "value"), [("device", "gpu"), ("scratch", ""), ("scratch", None)])
+def test_device_and_scratch_are_checked(name: str, value: Any) -> None:
+    with pytest.raises(UserError, match=rf"^hardware\.{name} is {value!r}: "):
+        config(**{name: value})
+
+
+CHILD = """\
+import sys, os
+from nmt.hardware import HardwareConfig, prepare
+assert "torch" not in sys.modules, "too late for the environment of OpenMP"
+prepare(HardwareConfig(device="cpu", threads=1, scratch="s", decode_tokens=1))
+assert "torch" in sys.modules
+print(os.environ["OMP_WAIT_POLICY"])
+"""
+
+
+@pytest.mark.parametrize(("already", "found"), [(None, "passive"), ("active", "active")])
+def test_threads_wait_without_spinning_unless_the_user_wants_otherwise(already: str | None, found: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    environment |= {"PYTHONPATH": str(PROJECT)} | ({"OMP_WAIT_POLICY": already} if already else {})
+    assert subprocess.run([sys.executable, "-c", CHILD], env=environment, capture_output=True, text=True, check=True).stdout == f"{found}\n"
