@@ -6,6 +6,7 @@ iterator and one thread trains, because a model file records its trainer's input
 
 import hashlib
 import io
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
@@ -17,7 +18,12 @@ from nmt.config import Config
 from nmt.errors import UserError
 from nmt.symbols import BOS, EOS, PAD, UNKNOWN
 
-MAX_LINE_BYTES = 1 << 20  # longer lines are skipped by the trainer; cleaning keeps them far shorter
+MAX_LINE_BYTES = 1 << 30  # the most that the trainer can be told; it skips longer lines in silence
+UNSUITABLE = {  # what the trainer says of a text that does not suit vocab_size, and what that means
+    r"Vocabulary size too high .* a value <= (\d+)": "the training text yields only {0} pieces: lower it to {0} or less",
+    r"smaller than required_chars\. \d+ vs (\d+)": "bytes and characters of the training text alone are {0} pieces: raise it above that",
+    r"!sentences_\.empty\(\)": "there is no training text: cleaning kept no line",
+}
 
 
 class TokenizerConfig(Config):
@@ -33,7 +39,8 @@ class Tokenizer:
     """A trained model: text to ids and back."""
 
     def __init__(self, model: bytes) -> None:
-        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self._processor = sentencepiece.SentencePieceProcessor()
+        self._processor.load_from_serialized_proto(model)
         self.vocab_size: int = self._processor.get_piece_size()
         self.sha256 = hashlib.sha256(model).hexdigest()
 
@@ -44,8 +51,8 @@ class Tokenizer:
             return cls(path.read_bytes())
         except FileNotFoundError:
             raise UserError(f"{path} is missing: it is written by the stage `tokenizer`") from None
-        except RuntimeError as error:
-            raise UserError(f"{path} is not a SentencePiece model: {error}") from None
+        except RuntimeError:
+            raise UserError(f"{path} is not a SentencePiece model, or is damaged: run the stage that wrote it again") from None
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Ids of each line, without begin or end of sentence."""
@@ -60,15 +67,25 @@ class Tokenizer:
         return [self._processor.id_to_piece(i) for i in ids]
 
 
-def train_tokenizer(lines: Iterable[str], config: TokenizerConfig) -> bytes:
+def train_tokenizer(lines: Iterable[str], config: TokenizerConfig, section: str) -> bytes:
     """Train on `lines` and return the model file's content: the same for the same lines on any machine.
 
-    Raises UserError when the text is too small for `vocab_size`.
+    Raises UserError, which names the parameter by its `section` (corpora.<c>.tokenizer), when the text does not suit `vocab_size`.
+    What `lines` raises is passed on.
     """
     model = io.BytesIO()
+    failed: list[BaseException] = []
+
+    def watched() -> Iterator[str]:
+        try:
+            yield from lines
+        except BaseException as error:  # the trainer turns every exception into one of its own
+            failed.append(error)
+            raise
+
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(lines),
+            sentence_iterator=watched(),
             model_writer=model,
             model_type=config.type,
             vocab_size=config.vocab_size,
@@ -84,12 +101,15 @@ def train_tokenizer(lines: Iterable[str], config: TokenizerConfig) -> bytes:
             unk_id=UNKNOWN,
             bos_id=BOS,
             eos_id=EOS,
-            minloglevel=1,
+            minloglevel=2,
         )
-    except (RuntimeError, OSError) as error:
-        raise UserError(
-            f"corpora.*.tokenizer.vocab_size {config.vocab_size} does not suit this text: {' '.join(str(error).split())}"
-        ) from None
+    except RuntimeError as error:
+        if failed:
+            raise failed[0] from None
+        for pattern, explanation in UNSUITABLE.items():
+            if found := re.search(pattern, str(error)):
+                raise UserError(f"{section}.vocab_size is {config.vocab_size}, but {explanation.format(*found.groups())}") from None
+        raise
     return model.getvalue()
 
 

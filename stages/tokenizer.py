@@ -14,7 +14,8 @@ from stages.command import run
 
 def main(corpus: str, clean: Path, model: Path) -> None:
     """Train the tokenizer of the section `corpus` on the folder `clean`; write `model`."""
-    config = params.load(f"{corpus}.tokenizer", TokenizerConfig)
+    section = f"{corpus}.tokenizer"
+    config = params.load(section, TokenizerConfig)
     languages = params.load(f"{corpus}.languages", Languages)
     files = [clean / f"train.{language}" for language in (languages.src, languages.tgt)]
     with Progress("tokenizer", None, "lines") as progress:
@@ -24,7 +25,7 @@ def main(corpus: str, clean: Path, model: Path) -> None:
                 progress.advance()
                 yield line
 
-        content = train_tokenizer(counted(), config)
+        content = train_tokenizer(counted(), config, section)
     with whole_file(model) as building:
         building.write_bytes(content)
 
