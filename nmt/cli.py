@@ -1,5 +1,6 @@
 """The console script `nmt`: what people do with a finished model, beside the pipeline."""
 
+import signal
 import sys
 from itertools import islice
 from pathlib import Path
@@ -27,7 +28,7 @@ def translate(
     length_penalty: Annotated[float, typer.Option(help="Alpha of Wu et al. 2016", min=0)] = 0.6,
 ) -> None:
     """Translate standard input to standard output, line by line."""
-    device = hardware.prepare(hardware.HardwareConfig(device="auto", threads="auto", scratch="", decode_tokens=6000))
+    device = hardware.prepare(hardware.HardwareConfig(device="auto", threads="auto", scratch=".scratch", decode_tokens=6000))
     from nmt.bundle import load_bundle
     from nmt.lines import stream_lines
     from nmt.search import DecodeConfig
@@ -35,14 +36,19 @@ def translate(
 
     config = DecodeConfig(beam_size=beam, length_penalty=length_penalty, max_length_offset=50, stop="exact", precision="float32")
     translator = Translator(load_bundle(model), config, device, 6000)
-    lines = stream_lines(sys.stdin.buffer, "standard input")
+    name, first = "standard input", 1
+    lines = stream_lines(sys.stdin.buffer, name)
     while batch := list(islice(lines, BATCH_LINES)):
-        for result in translator.translate(batch):
-            print(result[0].text if result else "")
+        for result in translator.translate(batch, name=name, first=first):
+            text = result[0].text if result else ""
+            sys.stdout.buffer.write(text.encode("utf-8") + b"\n")  # whatever the terminal's encoding
+        sys.stdout.buffer.flush()
+        first += len(batch)
 
 
 def main() -> None:
     """Entry point: a UserError is printed as one sentence and exits with code 2."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # as other filters do: `nmt translate … | head` ends in silence
     try:
         app()
     except UserError as error:

@@ -13,6 +13,9 @@ from nmt.lines import is_blank
 from nmt.model import LEARNED_POSITIONS
 from nmt.search import DecodeConfig, Hypothesis, beam_search
 
+# A model can spell any byte. These three would end a line, lose its last character, or make the file unreadable.
+NOT_IN_A_LINE = str.maketrans(dict.fromkeys("\n\r\0", " "))
+
 
 @dataclass(frozen=True)
 class Translation:
@@ -34,22 +37,27 @@ class Translator:
         self.model = bundle.model.to(device, kind).eval()
 
     def translate(
-        self, lines: Sequence[str], nbest: int = 1, report: Callable[[int], None] = lambda lines: None
+        self, lines: Sequence[str], nbest: int = 1, report: Callable[[int], None] = lambda lines: None, name: str = "input", first: int = 1
     ) -> list[list[Translation]]:
         """Up to `nbest` translations of each line, best first; none of a blank line. `report` is told how many lines were done.
 
-        Raises UserError with the line number when a line is longer than the model's positions reach.
+        Raises UserError when a line is longer than the model's positions reach; `name` says where the lines come from, `first` is the
+        number of the first one there.
         """
         sources = self.tokenizer.encode(lines)
-        self._refuse_too_long(sources)
         results: list[list[Translation]] = [[] for _ in lines]
         todo = [i for i, line in enumerate(lines) if not is_blank(line)]
+        if self.model.config.positions == "learned":
+            for index in todo:
+                if len(sources[index]) >= LEARNED_POSITIONS:
+                    raise UserError(
+                        f"{name}, line {first + index}: {len(sources[index])} tokens, but the model's learned positions reach only "
+                        f"{LEARNED_POSITIONS - 1}: cut the line"
+                    )
         report(len(lines) - len(todo))
         for batch in self._batches(todo, [len(source) for source in sources]):
             for index, hypotheses in zip(batch, self._search([sources[i] for i in batch], nbest), strict=True):
-                results[index] = [
-                    Translation(self.tokenizer.decode(h.ids), h.score, h.log_prob, len(h.ids) + 1, h.finished) for h in hypotheses
-                ]
+                results[index] = [Translation(self._text(h.ids), h.score, h.log_prob, len(h.ids) + 1, h.finished) for h in hypotheses]
             report(len(batch))
         return results
 
@@ -70,10 +78,5 @@ class Translator:
             limits = [min(limit, LEARNED_POSITIONS - 1) for limit in limits]
         return beam_search(decoder, limits, self.config, nbest)
 
-    def _refuse_too_long(self, sources: Sequence[list[int]]) -> None:
-        if self.model.config.positions == "learned":
-            for number, source in enumerate(sources, start=1):
-                if len(source) >= LEARNED_POSITIONS:
-                    raise UserError(
-                        f"line {number} has {len(source)} tokens, but the model's learned positions reach only {LEARNED_POSITIONS - 1}"
-                    )
+    def _text(self, ids: Sequence[int]) -> str:
+        return self.tokenizer.decode(ids).translate(NOT_IN_A_LINE)

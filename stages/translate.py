@@ -30,9 +30,10 @@ def main(corpus: str, averaged: Path, raw: Path, translations: Path) -> None:
     translator = Translator(load_bundle(averaged), config, device, machine.decode_tokens)
     with whole_folder(translations) as folder:
         for name in ("valid", *params.value(f"{corpus}.test")):
-            lines = list(read_exact(raw / f"{name}.{languages.src}"))
+            source = raw / f"{name}.{languages.src}"
+            lines = list(read_exact(source))
             with Progress(f"translate {name}", len(lines), "lines") as progress:
-                results = translator.translate(lines, config.beam_size, progress.advance)
+                results = translator.translate(lines, config.beam_size, progress.advance, str(source))
             write_lines(folder / f"{name}.txt", (result[0].text if result else "" for result in results))
             write_lines(folder / f"{name}.nbest.jsonl", (json.dumps([asdict(t) for t in result], ensure_ascii=False) for result in results))
 
