@@ -38,7 +38,8 @@ class CachedDecoder:
             beams = x.view(sentences, rows // sentences, -1)  # [B, beams, D]
             x = layer.cross_norm(x + layer.cross_attention.attend(beams, *self.memory[number], self.mask).view_as(x))
             x = layer.feed_forward_norm(x + layer.feed_forward(x))
-        return self.model.logits(x[:, 0]).float().log_softmax(-1)
+        logits = self.model.logits(x[:, 0])
+        return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
     def _reorder(self, parents: Tensor, device: torch.device) -> None:
         rows = len(self.sentences)

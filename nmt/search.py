@@ -23,7 +23,8 @@ NextLogProbs = Callable[[Tensor, Tensor], Tensor]
 """(tokens [N], parents [N]) -> log probabilities [N, V] of the token behind.
 
 Row i continues row parents[i] of the call before with tokens[i]. The first call has one row a sentence, tokens = BOS and
-parents = 0 … B-1; later calls have equally many rows, at most K, for each sentence that goes on, in order.
+parents = 0 … B-1; later calls have equally many rows, at most K, for each sentence that goes on, in order. A sentence with fewer ways
+to go on than the others has rows of no meaning among them, with any token.
 """
 
 
