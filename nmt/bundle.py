@@ -54,9 +54,10 @@ def load_bundle(folder: Path) -> Bundle:
     try:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         model = build_model(config, load_file(folder / WEIGHTS), str(folder))
-    except (ValueError, KeyError, SafetensorError) as error:
-        raise UserError(f"{folder} is not a model of this project: {error!r}") from None
+        tokenizer_sha256 = config["tokenizer_sha256"]
+    except (ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise UserError(f"{folder} is not a model of this project, or its {CONFIG} or {WEIGHTS} is damaged: {error!r}") from None
     tokenizer = Tokenizer.load(folder / TOKENIZER)
-    if tokenizer.sha256 != config["tokenizer_sha256"]:
+    if tokenizer.sha256 != tokenizer_sha256:
         raise UserError(f"{folder / TOKENIZER} is not the tokenizer that the model was trained with")
     return Bundle(model, tokenizer, config)

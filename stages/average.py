@@ -7,6 +7,7 @@ from typing import Any
 from nmt import hardware
 from nmt.errors import UserError
 from nmt.languages import Languages
+from nmt.outputs import whole_file
 from stages import params
 from stages.command import run
 
@@ -44,7 +45,8 @@ def main(corpus: str, variant: str, checkpoints: Path, tokenizer: Path, shards: 
         "tokenizer_sha256": Tokenizer.load(tokenizer).sha256,
     }
     save_bundle(averaged, weights, tokenizer, config_of_model)
-    summary.write_text(json.dumps({"checkpoints": used, "valid": found_loss}, indent=1) + "\n", encoding="utf-8")
+    with whole_file(summary) as building:
+        building.write_text(json.dumps({"checkpoints": used, "valid": found_loss}, indent=1) + "\n", encoding="utf-8")
     for name, values in found_loss.items():
         print(f"average: {name:7} valid loss {values['loss']:.4f}, perplexity {values['perplexity']:.3f}")
 
