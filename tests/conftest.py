@@ -1,7 +1,61 @@
 """What all tests share."""
 
+import os
+import random
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when torch is imported: threads that spin while they wait cost half of the time
 
 # The same examples in every run and no time limit per example: a test fails by its content, not by chance or a busy machine.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
+
+
+@pytest.fixture(scope="session")
+def sentences() -> list[str]:
+    """600 short lines of words, English and German, of the kind that a tokenizer can be trained on."""
+    words = "the house is old a cat sees tree and red light das Haus ist alt eine Katze sieht den Baum und grün schön Öl".split()
+    rng = random.Random(1)
+    return [" ".join(rng.choices(words, k=rng.randint(1, 9))) + rng.choice([".", "!", "", " …"]) for _ in range(600)]
+
+
+@pytest.fixture(scope="session")
+def tokenizer_file(sentences: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A real SentencePiece model of 330 pieces, trained on `sentences`. Not to be written to."""
+    from nmt.tokenizer import TokenizerConfig, train_tokenizer
+
+    config = TokenizerConfig(type="bpe", vocab_size=330, normalization="identity", sample_lines=1000)
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.model"
+    path.write_bytes(train_tokenizer(sentences, config, "tokenizer"))
+    return path
+
+
+@pytest.fixture(scope="session")
+def model_folder(tokenizer_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A whole model as `average` writes it, of random weights and the smallest size. Not to be written to."""
+    return _random_model(tmp_path_factory.mktemp("model") / "averaged", tokenizer_file, "sinusoidal")
+
+
+@pytest.fixture(scope="session")
+def learned_model_folder(tokenizer_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with learned positions, so that a line may be too long for it. Not to be written to."""
+    return _random_model(tmp_path_factory.mktemp("learned") / "averaged", tokenizer_file, "learned")
+
+
+def _random_model(folder: Path, tokenizer_file: Path, positions: str) -> Path:
+    import torch
+
+    from nmt.bundle import save_bundle
+    from nmt.model import ModelConfig, Transformer
+    from nmt.tokenizer import Tokenizer
+
+    shape = {"layers": 1, "d_model": 8, "d_ff": 16, "heads": 2, "d_k": 4, "d_v": 4, "dropout": 0.1, "positions": positions}
+    tokenizer = Tokenizer.load(tokenizer_file)
+    torch.manual_seed(1)
+    model = Transformer(ModelConfig.model_validate(shape), tokenizer.vocab_size)
+    facts = {"model": shape, "vocab_size": tokenizer.vocab_size, "tokenizer_sha256": tokenizer.sha256}
+    save_bundle(folder, model.state_dict(), tokenizer_file, facts)
+    return folder

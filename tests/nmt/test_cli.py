@@ -1,0 +1,112 @@
+"""The console script as a real child process: bytes in, bytes out, exit codes and what is said."""
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import nmt.cli
+from nmt.bundle import load_bundle
+from nmt.cli import app
+from nmt.errors import UserError
+from nmt.search import DecodeConfig
+from nmt.translation import Translator
+
+ROOT = Path(__file__).resolve().parents[2]
+LINES = ["the house is old.", "", "\u00a0\u200b", "das Haus …", "x\u2028y \x85", "😀 дом"]
+Result = subprocess.CompletedProcess[bytes]
+
+
+def translate(*arguments: str | Path, text: bytes = b"") -> Result:
+    """`nmt translate ARGUMENTS < text` where nothing says that a terminal could show more than ASCII."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+    command = [sys.executable, "-m", "nmt.cli", "translate", *map(str, arguments)]
+    return subprocess.run(command, input=text, capture_output=True, env=environment, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def results(model_folder: Path) -> dict[str, Result]:
+    """All children that need nothing but their arguments, run side by side since each takes seconds to import torch."""
+    text = "\r\n".join(LINES).encode()
+    calls: dict[str, tuple[tuple[str | Path, ...], bytes]] = {
+        "lines": ((model_folder,), b"\xef\xbb\xbf" + text),
+        "NUL": ((model_folder,), b"the house\na\0b\n"),
+        "no model": ((model_folder.parent,), text),
+        "bad option": ((model_folder, "--beam", "0"), text),
+    }
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        children = {name: pool.submit(translate, *arguments, text=text) for name, (arguments, text) in calls.items()}
+        return {name: child.result() for name, child in children.items()}
+
+
+def expected(model_folder: Path, beam: int, alpha: float) -> bytes:
+    config = DecodeConfig(beam_size=beam, length_penalty=alpha, max_length_offset=50, stop="exact", precision="float32")
+    found = Translator(load_bundle(model_folder), config, torch.device("cpu"), 1000).translate(LINES)
+    return "".join((result[0].text if result else "") + "\n" for result in found).encode()
+
+
+def test_every_line_of_standard_input_has_its_translation_in_utf_8(results: dict[str, Result], model_folder: Path) -> None:
+    result = results["lines"]
+    assert (result.returncode, result.stderr) == (0, b"")
+    assert result.stdout == expected(model_folder, 4, 0.6)
+    assert result.stdout.count(b"\n") == len(LINES) and result.stdout.split(b"\n")[1:3] == [b"", b""]
+    assert any(byte > 127 for byte in result.stdout)  # or this would say nothing about the encoding
+
+
+@pytest.mark.parametrize("text", ["", "\n", " \n\u00a0", "a", "a\n", "a\n\nb\n"])
+def test_as_many_lines_come_out_as_go_in_with_and_without_a_last_newline(text: str, model_folder: Path) -> None:
+    result = CliRunner().invoke(app, ["translate", str(model_folder)], input=text)
+    assert result.exit_code == 0
+    lines = text.removesuffix("\n").split("\n") if text else []
+    assert [bool(line) for line in result.stdout.split("\n")[:-1]] == [bool(line.strip()) for line in lines]
+
+
+def test_options_reach_the_search(model_folder: Path) -> None:
+    arguments = ["translate", str(model_folder), "--beam", "1", "--length-penalty", "0"]
+    result = CliRunner().invoke(app, arguments, input="\n".join(LINES))
+    assert result.stdout_bytes == expected(model_folder, 1, 0.0) != expected(model_folder, 4, 0.6)
+
+
+def test_lines_are_numbered_through_whatever_is_translated_at_once(learned_model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nmt.cli, "BATCH_LINES", 2)
+    text = "a\n\n\n\n" + "zzz " * 1024
+    result = CliRunner().invoke(app, ["translate", str(learned_model_folder)], input=text)
+    assert isinstance(result.exception, UserError) and str(result.exception).startswith("standard input, line 5: ")
+    assert result.stdout.count("\n") == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("NUL", "error: standard input, line 2, byte 11: a NUL byte, so this is not plain UTF-8 text; convert or repair the file\n"),
+        (
+            "no model",
+            "is not a model: model.safetensors, tokenizer.model, config.json is missing; name the folder that the stage `average` wrote\n",
+        ),
+    ],
+)
+def test_what_the_user_can_put_right_is_one_sentence_and_exit_code_2(name: str, sentence: str, results: dict[str, Result]) -> None:
+    result = results[name]
+    said = result.stderr.decode()
+    assert (result.returncode, result.stdout) == (2, b"")
+    assert said.startswith("error: ") and said.endswith(sentence) and said.count("\n") == 1
+
+
+def test_an_impossible_option_is_refused(results: dict[str, Result]) -> None:
+    result = results["bad option"]
+    assert result.returncode == 2 and b"--beam" in result.stderr and b"Traceback" not in result.stderr
+
+
+def test_a_reader_that_has_seen_enough_ends_it_in_silence(model_folder: Path, tmp_path: Path) -> None:
+    """`nmt translate MODEL < in | head -1`, with more output than the pipe holds."""
+    (tmp_path / "in").write_bytes(b"the house is old and the red light sees a tree.\n" * 4000)
+    command = f"'{sys.executable}' -m nmt.cli translate '{model_folder}' --beam 1 < in | head -1; exit ${{PIPESTATUS[0]}}"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, env=environment, timeout=120)
+    assert result.stdout.count(b"\n") == 1
+    assert (result.returncode, result.stderr) == (128 + 13, b"")  # SIGPIPE, as of any other filter

@@ -1,0 +1,247 @@
+"""The search (§6.1) held against exhaustive search and a naive beam, on random tables in which each probability depends on the
+whole history.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from itertools import product
+from typing import Literal
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from nmt.search import DecodeConfig, Hypothesis, beam_search, length_penalty
+from nmt.symbols import BOS, EOS, PAD, UNKNOWN
+
+REAL = 4  # ids from here on are words
+History = tuple[int, ...]
+
+
+@cache
+def distribution(seed: int, sentence: int, history: History, vocabulary: int, end: float, zeros: float) -> np.ndarray:
+    rng = np.random.default_rng([seed, sentence, *history])
+    logits = rng.normal(size=vocabulary) * 1.5
+    logits[[PAD, UNKNOWN, BOS]] += 4
+    logits[EOS] += end
+    logits[REAL:][rng.random(vocabulary - REAL) < zeros] = -np.inf
+    return logits - np.logaddexp.reduce(logits)
+
+
+class Table:
+    """Next-token probabilities of `sentences` made-up sentences, a function of the sentence's number and of all its tokens so far.
+
+    Padding, begin and unknown get most of the probability, so that a search that can choose them does. `end` is added to the logit of
+    the end symbol, and a share of `zeros` of the words has probability 0. The table follows its rows through `parents`, and notes how
+    many each call has. Where a sentence has fewer ways to go on than its beam is wide, rows of no meaning fill it, with any token.
+    """
+
+    def __init__(self, seed: int, words: int, sentences: Sequence[int] = (0,), end: float = 0.0, zeros: float = 0.0) -> None:
+        self.seed, self.vocabulary, self.end, self.zeros = seed, REAL + words, end, zeros
+        self.sentences = list(sentences)
+        self.rows: list[tuple[int, History]] = [(sentence, ()) for sentence in self.sentences]
+        self.calls: list[int] = []
+
+    def __call__(self, tokens: Tensor, parents: Tensor) -> Tensor:
+        assert tokens.shape == parents.shape
+        if not self.calls:
+            assert (tokens == BOS).all() and parents.tolist() == list(range(len(self.sentences)))
+        else:
+            pairs = zip(tokens.tolist(), parents.tolist(), strict=True)
+            self.rows = [(self.rows[parent][0], (*self.rows[parent][1], token)) for token, parent in pairs]
+        self.calls.append(len(tokens))
+        return torch.tensor(np.stack([self.log_probs(sentence, history) for sentence, history in self.rows]))
+
+    def log_probs(self, sentence: int, history: History) -> np.ndarray:
+        return distribution(self.seed, sentence, history, self.vocabulary, self.end, self.zeros)
+
+    def log_prob(self, sentence: int, ids: Sequence[int]) -> float:
+        """Of the whole hypothesis, end symbol included."""
+        tokens = (*ids, EOS)
+        return float(sum(self.log_probs(sentence, tokens[:place])[token] for place, token in enumerate(tokens)))
+
+
+def config(beam: int, penalty: float = 0.6, stop: Literal["exact", "beam_filled"] = "exact") -> DecodeConfig:
+    return DecodeConfig(beam_size=beam, length_penalty=penalty, max_length_offset=50, stop=stop, precision="float32")
+
+
+def penalty_of(ids: Sequence[int], alpha: float) -> float:
+    return float(((5 + len(ids) + 1) / 6) ** alpha)
+
+
+def exhaustive(table: Table, sentence: int, longest: int, alpha: float) -> list[tuple[float, list[int]]]:
+    """Every sequence of words up to `longest` with its score, best first."""
+    words = range(REAL, table.vocabulary)
+    every = [list(ids) for length in range(longest + 1) for ids in product(words, repeat=length)]
+    scored = [(table.log_prob(sentence, ids) / penalty_of(ids, alpha), ids) for ids in every]
+    return sorted(((score, ids) for score, ids in scored if score > -math.inf), reverse=True)
+
+
+def naive(table: Table, sentence: int, longest: int, alpha: float, beam: int, nbest: int) -> tuple[list[tuple[float, list[int]]], int]:
+    """Beam search by sorted lists that never stops early, and how many calls are enough to know its `nbest` best."""
+    live, ended, needed = [(0.0, ())], [], None
+    for length in range(longest + 1):
+        tokens = range(REAL, table.vocabulary) if length < longest else ()
+        grown = [(sum_ + table.log_probs(sentence, ids)[t], (*ids, t)) for sum_, ids in live for t in (EOS, *tokens)]
+        ranked = sorted((pair for pair in grown if pair[0] > -math.inf), reverse=True)
+        ended += [(sum_ / penalty_of(ids[:-1], alpha), list(ids[:-1])) for sum_, ids in ranked[:beam] if ids[-1] == EOS]
+        ended.sort(reverse=True)
+        live = [(sum_, ids) for sum_, ids in ranked if ids[-1] != EOS][:beam]
+        reachable = live[0][0] / ((5 + longest + 1) / 6) ** alpha if live else -math.inf
+        if needed is None and (not live or (len(ended) >= nbest and ended[nbest - 1][0] >= reachable)):
+            needed = length + 1
+    return ended[:nbest], needed or longest + 1
+
+
+def assert_same(found: Sequence[Hypothesis], expected: Sequence[tuple[float, list[int]]]) -> None:
+    assert [h.ids for h in found] == [ids for _, ids in expected]
+    assert [h.score for h in found] == pytest.approx([score for score, _ in expected], rel=1e-5)
+
+
+def test_the_length_penalty_is_that_of_wu_et_al() -> None:
+    assert length_penalty(1, 0.6) == 1
+    assert length_penalty(7, 1.0) == 2
+    assert length_penalty(19, 0.5) == 2
+    assert length_penalty(31, 0.0) == 1
+    assert length_penalty(49, 2.0) == 81
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 2.0])
+@pytest.mark.parametrize(("words", "longest"), [(3, 1), (3, 2), (3, 3), (3, 4), (4, 1), (4, 2), (4, 3), (4, 4)])
+def test_a_wide_beam_finds_what_exhaustive_search_finds(words: int, longest: int, alpha: float) -> None:
+    beam = (words + 1) * words ** (longest - 1)  # every candidate of every step has its place
+    for seed in range(3):
+        table = Table(seed, words)
+        expected = exhaustive(table, 0, longest, alpha)
+        for nbest in (1, 4, beam):
+            [found] = beam_search(Table(seed, words), [longest], config(beam, alpha), nbest)
+            assert_same(found, expected[:nbest])
+        [filled] = beam_search(Table(seed, words), [longest], config(2 * beam, alpha, "beam_filled"), beam)
+        assert_same(filled, expected[:beam])  # never filled, so it goes on to the end
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
+@pytest.mark.parametrize("beam", [1, 2, 3, 4, 9])
+def test_the_exact_stop_loses_against_no_early_stop_never_and_comes_as_soon_as_it_can(beam: int, alpha: float) -> None:
+    early = 0
+    for seed in range(12):
+        for nbest in {1, min(2, beam), beam}:
+            table = Table(seed, 4, end=(-1.0, 1.0)[seed % 2])
+            [found] = beam_search(table, [8], config(beam, alpha), nbest)
+            expected, needed = naive(Table(seed, 4, end=table.end), 0, 8, alpha, beam, nbest)
+            assert_same(found, expected)
+            assert len(table.calls) == needed
+            early += needed < 9
+    assert early > 0
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+def test_a_beam_of_one_that_stops_when_filled_is_greedy(alpha: float) -> None:
+    for seed in range(20):
+        table, ids = Table(seed, 4), []
+        while len(ids) < 6:
+            best = max(range(EOS, table.vocabulary), key=lambda token: table.log_probs(0, tuple(ids))[token])
+            if best == EOS:
+                break
+            ids.append(best)
+        [[found]] = beam_search(Table(seed, 4), [6], config(1, alpha, "beam_filled"))
+        assert (found.ids, found.finished) == (ids, len(ids) < 6)
+        [[exact]] = beam_search(Table(seed, 4), [6], config(1, alpha, "exact"))
+        assert exact.score >= found.score - 1e-6
+        if alpha == 0:  # no longer hypothesis can catch up, so the first that ends is the best
+            assert exact.ids == ids
+
+
+@pytest.mark.parametrize("stop", ["exact", "beam_filled"])
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
+@pytest.mark.parametrize("beam", [1, 4])
+def test_every_hypothesis_has_the_score_of_its_tokens_and_the_best_stands_first(
+    beam: int, alpha: float, stop: Literal["exact", "beam_filled"]
+) -> None:
+    table, longest = Table(5, 6, sentences=range(12)), [1, 2, 6] * 4
+    results = beam_search(table, longest, config(beam, alpha, stop), beam)
+    for sentence, found in enumerate(results):
+        assert 1 <= len(found) <= beam and len({tuple(h.ids) for h in found}) == len(found)
+        assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
+        for h in found:
+            assert all(REAL <= token < table.vocabulary for token in h.ids)
+            assert h.log_prob == pytest.approx(table.log_prob(sentence, h.ids), rel=1e-5)
+            assert h.score == pytest.approx(h.log_prob / penalty_of(h.ids, alpha), rel=1e-12)
+            assert h.finished == (len(h.ids) < longest[sentence])
+    assert {h.finished for found in results for h in found} == {True, False}
+
+
+@pytest.mark.parametrize("stop", ["exact", "beam_filled"])
+def test_sentences_of_one_batch_do_not_influence_each_other(stop: Literal["exact", "beam_filled"]) -> None:
+    longest = [1, 7, 3, 12, 5, 2, 9]
+    for seed in range(4):
+        together = beam_search(Table(seed, 5, sentences=range(7), end=0.5), longest, config(3, stop=stop), 3)
+        for sentence, found in enumerate(together):
+            [alone] = beam_search(Table(seed, 5, sentences=[sentence], end=0.5), longest[sentence : sentence + 1], config(3, stop=stop), 3)
+            assert found == alone
+            assert max(len(h.ids) for h in found) <= longest[sentence]
+
+
+def test_the_model_is_asked_about_living_rows_alone() -> None:
+    table = Table(1, 5, sentences=range(3), end=-60)
+    beam_search(table, [1, 2, 4], config(2))
+    assert table.calls == [3, 6, 4, 2, 2]
+
+
+@pytest.mark.parametrize("nbest", [2, 3, 4])
+def test_more_hypotheses_do_not_change_the_best(nbest: int) -> None:
+    for seed in range(30):
+        [one] = beam_search(Table(seed, 5), [7], config(4), 1)
+        [more] = beam_search(Table(seed, 5), [7], config(4), nbest)
+        assert len(one) == 1 and len(more) == nbest and more[0] == one[0]
+
+
+@pytest.mark.parametrize("beam", [1, 2, 4])
+def test_a_filled_beam_stops_the_search(beam: int) -> None:
+    table = Table(2, 5, end=3.0)
+    [found] = beam_search(table, [50], config(beam, 0.6, "beam_filled"), beam)
+    ended = 0  # counted by the naive search: hypotheses that end among the best `beam` of a step
+    live: list[tuple[float, History]] = [(0.0, ())]
+    steps = 0
+    while ended < beam:
+        steps += 1
+        tokens = range(EOS, table.vocabulary)
+        ranked = sorted(((sum_ + table.log_probs(0, ids)[t], (*ids, t)) for sum_, ids in live for t in tokens), reverse=True)
+        ended += sum(ids[-1] == EOS for _, ids in ranked[:beam])
+        live = [pair for pair in ranked if pair[1][-1] != EOS][:beam]
+    assert len(table.calls) == steps and len(found) == beam
+
+
+@pytest.mark.parametrize("stop", ["exact", "beam_filled"])
+@pytest.mark.parametrize("beam", [8, 50])
+def test_a_beam_wider_than_the_vocabulary_is_a_wide_beam(beam: int, stop: Literal["exact", "beam_filled"]) -> None:
+    [found] = beam_search(Table(3, 3), [2], config(beam, 0.6, stop), beam)
+    assert_same(found, exhaustive(Table(3, 3), 0, 2, 0.6)[:beam])
+    [one] = beam_search(Table(3, 1), [3], config(beam, 0.6, stop), beam)
+    assert [set(h.ids) <= {REAL} for h in one] == [True] * 4 and sorted(len(h.ids) for h in one) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("stop", ["exact", "beam_filled"])
+@pytest.mark.parametrize("beam", [1, 4])
+def test_a_model_that_never_ends_is_stopped_at_each_sentences_own_length(beam: int, stop: Literal["exact", "beam_filled"]) -> None:
+    longest = [1, 30, 6]
+    results = beam_search(Table(9, 5, sentences=range(3), end=-1000), longest, config(beam, 0.6, stop), beam)
+    for found, limit in zip(results, longest, strict=True):
+        assert {len(h.ids) for h in found} == {limit}
+        assert not any(h.finished for h in found)
+        assert all(-2000 < h.log_prob < -900 for h in found)  # the forced end symbol is paid for
+
+
+def test_a_model_that_ends_at_once_is_asked_once() -> None:
+    table = Table(4, 5, end=60.0)
+    assert [h.ids for h in beam_search(table, [50], config(4))[0]] == [[]]
+    assert table.calls == [1]
+
+
+def test_tokens_of_probability_zero_are_never_chosen() -> None:
+    for seed in range(20):
+        table = Table(seed, 4, zeros=0.7)
+        [found] = beam_search(Table(seed, 4, zeros=0.7), [3], config(500, 0.6), 500)
+        assert_same(found, exhaustive(table, 0, 3, 0.6))
