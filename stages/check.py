@@ -23,7 +23,6 @@ from nmt.training import TrainConfig
 from stages import params
 from stages.command import run
 
-
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]  # part of paths and of dotted names
 
 
