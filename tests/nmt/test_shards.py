@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmt.errors import UserError
@@ -32,6 +32,7 @@ def test_ids_come_back_in_the_smallest_type_that_holds_the_vocabulary(tmp_path: 
     assert shard.src.lengths.tolist() == [4, 2, 0, 1, 1] and shard.tgt.lengths.tolist() == [3, 1, 1, 0, 1]
 
 
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.lists(st.integers(0, 999), max_size=5), st.lists(st.integers(0, 999), max_size=5))), st.integers(1, 4))
 def test_any_pairs_come_back_in_order_however_many_go_into_a_file(
     tmp_path_factory: pytest.TempPathFactory, pairs: list[tuple[list[int], list[int]]], size: int

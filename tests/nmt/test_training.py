@@ -191,8 +191,7 @@ def test_a_longer_run_that_was_shortened_and_killed_goes_on_where_it_was(tmp_pat
     assert run(tmp_path, shards, updates=20, checkpoint_every=2, checkpoints_kept=2).state.step == 20
 
 
-@pytest.mark.parametrize("name", [WEIGHTS, OPTIMIZER, STATE])
-@pytest.mark.parametrize("how", ["flipped", "cut", "gone"])
+@pytest.mark.parametrize(("name", "how"), [(WEIGHTS, "flipped"), (OPTIMIZER, "cut"), (STATE, "flipped"), (OPTIMIZER, "gone")])
 def test_a_damaged_newest_checkpoint_is_passed_over_with_a_warning(
     tmp_path: Path, shards: Path, caplog: pytest.LogCaptureFixture, name: str, how: str
 ) -> None:
