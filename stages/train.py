@@ -5,13 +5,13 @@ code. A run that was stopped goes on there; a finished one is laid in place with
 """
 
 import signal
+import sys
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nmt import hardware
 from nmt.code import digest, imported_files
-from nmt.errors import UserError
 from nmt.outputs import whole_file, whole_folder
 from nmt.progress import Progress
 from nmt.scratch import fingerprint, held, link_or_copy
@@ -26,7 +26,10 @@ NOT_OF_THE_STATE = {"updates", "checkpoints_kept"}  # parameters of the run's en
 
 
 def main(variant: str, shards: Path, checkpoints: Path, training: Path) -> None:
-    """Train the model of the section `variant` on the folder `shards`; write the folder `checkpoints` and the table `training`."""
+    """Train the model of the section `variant` on the folder `shards`; write the folder `checkpoints` and the table `training`.
+
+    On SIGINT or SIGTERM the state is saved and the exit code is the shell's for that signal, 130 or 143.
+    """
     machine = params.load("hardware", hardware.HardwareConfig)
     device = hardware.prepare(machine)
     from nmt.checkpoint import file_sha256
@@ -45,7 +48,7 @@ def main(variant: str, shards: Path, checkpoints: Path, training: Path) -> None:
         "data": {str(file.relative_to(shards)): file_sha256(file) for file in files},
         "code": digest(imported_files("nmt.training", ROOT), ROOT),
     }
-    stop = _stop_on_signals()
+    signals = _noted_signals()
     with held(Path(machine.scratch) / "train" / fingerprint(facts)) as scratch:
         trainer = Trainer(config, model_config, read_shard(files[0]).vocab_size, seed, device)
         found = resumable(scratch / "checkpoints", config)
@@ -59,15 +62,16 @@ def main(variant: str, shards: Path, checkpoints: Path, training: Path) -> None:
                 progress.advance(1, None if loss is None else f"loss {loss:.3f}")
 
             try:
-                train(trainer, shards, scratch / "checkpoints", stop, report)
+                train(trainer, shards, scratch / "checkpoints", lambda: bool(signals), report)
             except Stopped as stopped:
-                raise UserError(str(stopped)) from None
+                print(stopped, file=sys.stderr)
+                sys.exit(128 + signals[0])
         _lay_in_place(scratch / "checkpoints", config, checkpoints)
         _write_table(trainer.state.rows, training)
 
 
-def _stop_on_signals() -> Any:
-    """Turn SIGINT and SIGTERM into a question that the loop asks after each update."""
+def _noted_signals() -> list[int]:
+    """The SIGINT and SIGTERM that arrive from now on, for the loop to look at after each update."""
     received: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -75,7 +79,7 @@ def _stop_on_signals() -> Any:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, note)
-    return lambda: bool(received)
+    return received
 
 
 def _lay_in_place(source: Path, config: "TrainConfig", target: Path) -> None:
