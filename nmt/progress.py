@@ -1,6 +1,6 @@
 """Progress of long work on stderr: one line that is rewritten on a terminal, one line every ten seconds in a log.
 
-    train: 1,200/2,000 updates (60 %), 4.1 updates/s, 3:15 left, loss 3.214
+train: 1,200/2,000 updates (60 %), 4.1 updates/s, 3:15 left, loss 3.214
 """
 
 import sys

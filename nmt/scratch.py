@@ -1,7 +1,7 @@
 """A folder for unfinished work, found again by the fingerprint of all that decides the result, and held by one process.
 
-    .scratch/train/6f1c…/lock           names the process that holds it
-    .scratch/train/6f1c…/checkpoints/   whatever the holder writes
+.scratch/train/6f1c…/lock           names the process that holds it
+.scratch/train/6f1c…/checkpoints/   whatever the holder writes
 """
 
 import fcntl
@@ -26,7 +26,10 @@ def fingerprint(facts: dict[str, Any]) -> str:
 @contextmanager
 def held(folder: Path) -> Iterator[Path]:
     """Make `folder` and hold it alone until the block ends, or the process does. Raises UserError when another process holds it."""
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"hardware.scratch: {folder} cannot be made ({error.strerror}): name another folder") from None
     with (folder / "lock").open("a+", encoding="utf-8") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

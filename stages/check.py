@@ -51,7 +51,7 @@ class Reproduce(Config):
 class Params(Config):
     """All of params.yaml."""
 
-    seed: int = Field(ge=0)
+    seed: int = Field(ge=0, lt=1 << 63)
     reproduce: Reproduce
     corpora: dict[Name, Corpus] = Field(min_length=1)
     variants: dict[Name, Variant] = Field(min_length=1)
@@ -62,6 +62,7 @@ class Params(Config):
 def main() -> None:
     """Parse params.yaml and hold its sections against each other. Raises UserError for what is wrong."""
     check(parse(Params, params.read(), ""))
+    _refuse_broken_lock()
 
 
 def check(everything: Params) -> None:
@@ -93,6 +94,13 @@ def _refuse_changed_files(corpus: str) -> None:
     for path, facts in read_manifest(manifest).source.get("files", {}).items():
         if Path(path).exists() and file_sha256(Path(path)) != facts["sha256"]:
             raise UserError(f"{path} has changed since corpora.{corpus} was fetched: run `dvc repro -f fetch@{corpus}` to take it up")
+
+
+def _refuse_broken_lock() -> None:
+    """DVC can be stopped while it writes the file of its path locks; it then leaves an empty one, which it cannot read again."""
+    lock = Path(".dvc/tmp/rwlock")
+    if lock.exists() and lock.stat().st_size == 0:
+        raise UserError(f"{lock} is empty, as DVC leaves it when it is stopped while writing: unless another dvc runs here, delete it")
 
 
 if __name__ == "__main__":

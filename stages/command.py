@@ -1,24 +1,46 @@
 """Runs a stage's `main` from the command line: its signature is the interface, user errors become one sentence."""
 
 import errno
+import functools
+import re
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import typer
 
 from nmt.errors import UserError
 
+OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory", re.I)  # what torch raises, on a CPU and on a GPU
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def run(main: Callable[..., None]) -> None:
-    """Call `main` with the process's arguments. A UserError, or a full disk, is printed as one sentence and exits with code 2."""
+    """Call `main` with the process's arguments.
+
+    A UserError, a full disk and too little memory are printed as one sentence and exit with code 2, an interrupt with 130.
+    """
+
+    @functools.wraps(main)
+    def interruptible(*arguments: Any, **options: Any) -> None:
+        try:
+            main(*arguments, **options)
+        except KeyboardInterrupt:
+            print("stopped: the same command does this stage again", file=sys.stderr)
+            sys.exit(130)
+
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command()(main)
+    app.command()(interruptible)
     try:
         app()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not OUT_OF_MEMORY.search(str(error)):
+            raise
+        smaller = "the sizes of variants.<v>.model, train.tokens_per_update, decode.beam_size or hardware.decode_tokens"
+        print(f"error: there is not enough memory for this ({str(error).splitlines()[0]}): lower {smaller}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:
         if error.errno not in NO_ROOM:

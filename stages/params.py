@@ -56,6 +56,6 @@ def read() -> Any:
 def seed() -> int:
     """The seed of the whole run."""
     found = value("seed")
-    if not isinstance(found, int) or isinstance(found, bool) or found < 0:
-        raise UserError(f"seed is {found!r}: a whole number from 0 upwards is needed")
+    if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found < 1 << 63:
+        raise UserError(f"seed is {found!r}: a whole number from 0 to 2^63 - 1 is needed")
     return found

@@ -30,6 +30,7 @@ def main(variant: str, shards: Path, checkpoints: Path, training: Path) -> None:
 
     On SIGINT or SIGTERM the state is saved and the exit code is the shell's for that signal, 130 or 143.
     """
+    signals = _noted_signals()  # before torch is imported, in which an exception may get lost
     machine = params.load("hardware", hardware.HardwareConfig)
     device = hardware.prepare(machine)
     from nmt.checkpoint import file_sha256
@@ -48,7 +49,6 @@ def main(variant: str, shards: Path, checkpoints: Path, training: Path) -> None:
         "data": {str(file.relative_to(shards)): file_sha256(file) for file in files},
         "code": digest(imported_files("nmt.training", ROOT), ROOT),
     }
-    signals = _noted_signals()
     with held(Path(machine.scratch) / "train" / fingerprint(facts)) as scratch:
         trainer = Trainer(config, model_config, read_shard(files[0]).vocab_size, seed, device)
         found = resumable(scratch / "checkpoints", config)

@@ -126,6 +126,17 @@ def test_a_users_file_that_changed_since_it_was_fetched_is_found() -> None:
         main()
 
 
+def test_the_empty_lock_that_a_stopped_dvc_leaves_is_named() -> None:
+    write({})
+    lock = Path(".dvc/tmp/rwlock")
+    lock.parent.mkdir(parents=True)
+    lock.write_text("{}")
+    main()
+    lock.write_text("")
+    with pytest.raises(UserError, match=r"^\.dvc/tmp/rwlock is empty, .*: unless another dvc runs here, delete it$"):
+        main()
+
+
 def test_as_a_command_it_says_nothing_or_one_sentence_and_leaves_nothing(here: Path) -> None:
     Path("params.yaml").write_text(TEXT, encoding="utf-8")
     assert run(here, "stages.check") == (0, "")
