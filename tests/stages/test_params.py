@@ -111,10 +111,10 @@ def test_a_missing_file_says_where_it_was_looked_for(here: Path) -> None:
         params.read()
 
 
-@pytest.mark.parametrize("seed", ["-1", "1.5", "'7'", "true", "null", "[]"])
+@pytest.mark.parametrize("seed", ["-1", "1.5", "'7'", "true", "null", "[]", "9223372036854775808"])
 def test_a_seed_is_a_whole_number_from_zero(seed: Any) -> None:
     write("seed: 0")
     assert params.seed() == 0
     write(f"seed: {seed}")
-    with pytest.raises(UserError, match="^seed is .*: a whole number from 0 upwards is needed$"):
+    with pytest.raises(UserError, match=r"^seed is .*: a whole number from 0 to 2\^63 - 1 is needed$"):
         params.seed()
