@@ -68,12 +68,15 @@ from nmt.hardware import HardwareConfig, prepare
 assert "torch" not in sys.modules, "too late for the environment of OpenMP"
 prepare(HardwareConfig(device="cpu", threads=1, scratch="s", decode_tokens=1))
 assert "torch" in sys.modules
-print(os.environ["OMP_WAIT_POLICY"])
+print(os.environ.get("OMP_WAIT_POLICY"), os.environ.get("GOMP_SPINCOUNT"))
 """
 
 
-@pytest.mark.parametrize(("already", "found"), [(None, "passive"), ("active", "active")])
-def test_threads_wait_without_spinning_unless_the_user_wants_otherwise(already: str | None, found: str) -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
-    environment |= {"PYTHONPATH": str(PROJECT)} | ({"OMP_WAIT_POLICY": already} if already else {})
+@pytest.mark.parametrize(
+    ("already", "found"),
+    [({}, "None 3000"), ({"OMP_WAIT_POLICY": "active"}, "active None"), ({"GOMP_SPINCOUNT": "7"}, "None 7")],
+)
+def test_threads_spin_for_a_moment_unless_the_user_wants_otherwise(already: dict[str, str], found: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
+    environment |= {"PYTHONPATH": str(PROJECT)} | already
     assert subprocess.run([sys.executable, "-c", CHILD], env=environment, capture_output=True, text=True, check=True).stdout == f"{found}\n"

@@ -140,7 +140,7 @@ def test_the_empty_lock_that_a_stopped_dvc_leaves_is_named() -> None:
 def test_as_a_command_it_says_nothing_or_one_sentence_and_leaves_nothing(here: Path) -> None:
     Path("params.yaml").write_text(TEXT, encoding="utf-8")
     assert run(here, "stages.check") == (0, "")
-    Path("params.yaml").write_text(TEXT.replace("dropout: 0.1", "droput: 0.1", 1), encoding="utf-8")
-    expected = "variants.tiny.model.dropout is missing; variants.tiny.model.droput is unknown: did you mean dropout?"
+    Path("params.yaml").write_text(TEXT.replace(" heads:", " headz:", 1), encoding="utf-8")
+    expected = "variants.tiny.model.heads is missing; variants.tiny.model.headz is unknown: did you mean heads?"
     assert run(here, "stages.check") == (2, f"error: {expected}\n")
     assert [path.name for path in here.iterdir()] == ["params.yaml"]
