@@ -242,7 +242,7 @@ def test_ctrl_c_saves_and_the_next_run_goes_on_there(project: Project) -> None:
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGINT)
     output, _ = process.communicate(timeout=60)
-    [step] = re.findall(r"^error: stopped at update (\d+), which is saved", output, re.M)
+    [step] = re.findall(r"^stopped at update (\d+), which is saved", output, re.M)
     assert process.returncode != 0 and "Traceback" not in output
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
