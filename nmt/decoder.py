@@ -28,17 +28,18 @@ class CachedDecoder:
         device = self.model.embedding.weight.device
         self._reorder(parents, device)
         rows = len(tokens)
-        x = self.model.embed(tokens.to(device)[:, None], self.length, "tgt")  # [N, 1, D]
+        x = self.model.embed(tokens.to(device)[:, None], self.length, "tgt")  # [1, N, D]
         self.length += 1
         for number, layer in enumerate(self.layers):
-            own = self._append(number, *layer.self_attention.keys_values(x))
-            x = layer.self_norm(x + layer.self_attention.attend(x, *own, None))
-            # Beams of one sentence attend to the same memory: they are its queries side by side.
+            queries, *newest = layer.self_attention.project(x)
+            x = layer.self_norm(x + layer.self_attention.attend(queries, *self._append(number, *newest), None))
+            # Beams of one sentence attend to the same memory: they are its queries, one behind the other.
             sentences = self.memory[number][0].size(0)
-            beams = x.view(sentences, rows // sentences, -1)  # [B, beams, D]
-            x = layer.cross_norm(x + layer.cross_attention.attend(beams, *self.memory[number], self.mask).view_as(x))
+            beams = x.view(sentences, rows // sentences, -1).transpose(0, 1)  # [beams, B, D]
+            seen = layer.cross_attention(beams.contiguous(), *self.memory[number], self.mask).transpose(0, 1)  # [B, beams, D]
+            x = layer.cross_norm(x + seen.reshape(x.shape))
             x = layer.feed_forward_norm(x + layer.feed_forward(x))
-        logits = self.model.logits(x[:, 0])
+        logits = self.model.logits(x[0])
         return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
     def _reorder(self, parents: Tensor, device: torch.device) -> None:
@@ -49,7 +50,7 @@ class CachedDecoder:
         self.sentences = self.sentences[parents]
         kept = self.sentences.unique_consecutive()
         if len(kept) < self.memory[0][0].size(0):
-            self.memory = [(k.index_select(0, kept.to(device)), v.index_select(0, kept.to(device))) for k, v in self.memory]
+            self.memory = [[k.index_select(0, kept.to(device)), v.index_select(0, kept.to(device))] for k, v in self.memory]
             self.mask = None if self.mask is None else self.mask.index_select(0, kept.to(device))
             self.sentences = torch.arange(len(kept)).repeat_interleave(len(parents) // len(kept))
 

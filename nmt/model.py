@@ -4,9 +4,12 @@ B sentences, S source positions, T target positions, D d_model, H heads, K d_k, 
 
 Post-norm: each sublayer computes LayerNorm(x + Dropout(Sublayer(x))) (§5.4). One matrix embeds both languages and, transposed,
 projects before the softmax (§3.4). Dropout acts on each sublayer's output and on embedding + position, nowhere else.
+
+Inside, the positions come first, [S, B, D]: heads are then views of a projection's result, and no product has to copy them.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -51,49 +54,78 @@ class Dropout(nn.Module):
         words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64, device=x.device)
         words.random_(-(1 << 63), None, generator=self.generator)
         bits = words.view(torch.int16)[: x.numel()].view(x.shape)
-        keep = (bits >= self.cut - (1 << 15)).to(x.dtype)
+        keep = torch.ge(bits, self.cut - (1 << 15), out=torch.empty_like(x, requires_grad=False))  # 0 or 1; booleans are slow
         return x * keep.mul_((1 << 16) / ((1 << 16) - self.cut))
 
 
-class MultiHeadAttention(nn.Module):
+class Attention(nn.Module):
     """MultiHead(Q, K, V) = Concat(head_1, …, head_h) W^O with head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V) (§3.2.2).
 
-    The projections of all heads stand in one matrix each, those of keys and values in one together.
+    What is projected from the same states is projected by one matrix. Its rows stand head by head, within a head queries, keys and values.
     """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.heads, self.d_k, self.d_v = config.heads, config.d_k, config.d_v
-        self.query = nn.Linear(config.d_model, config.heads * config.d_k)
-        self.key_value = nn.Linear(config.d_model, config.heads * (config.d_k + config.d_v))
         self.output = nn.Linear(config.heads * config.d_v, config.d_model)
 
-    def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
-        """Attend from each position of x [B, T, D] to memory [B, S, D] where `mask` (boolean, broadcast to [B, H, T, S]) allows."""
-        return self.attend(x, *self.keys_values(memory), mask)
+    def split(self, projected: Tensor, *sizes: int) -> list[Tensor]:
+        """Cut [T, B, H * sum(sizes)] within each head into views [B, H, T, size]."""
+        heads = projected.view(projected.size(0), projected.size(1), self.heads, -1)
+        return [part.permute(1, 2, 0, 3) for part in heads.split(sizes, -1)]
 
-    def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys [B, H, S, K] and values [B, H, S, V] of memory [B, S, D]."""
-        keys, values = self.key_value(memory).split([self.heads * self.d_k, self.heads * self.d_v], -1)
-        return self._split_heads(keys), self._split_heads(values)
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+        """Attention for queries [B, H, T, K] over keys [B, H, S, K] and values [B, H, S, V], heads joined. [T, B, D]"""
+        heads = attention(queries, keys, values, mask)  # [B, H, T, V]
+        return self.output(heads.permute(2, 0, 1, 3).flatten(2))  # type: ignore[no-any-return]
 
-    def attend(self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-        """Attention of x [B, T, D] over keys and values already projected. [B, T, D]"""
-        heads = attention(self._split_heads(self.query(x)), keys, values, mask)  # [B, H, T, V]
-        return self.output(heads.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
-    def _split_heads(self, x: Tensor) -> Tensor:
-        return x.view(x.size(0), x.size(1), self.heads, -1).transpose(1, 2)  # [B, T, H * K] -> [B, H, T, K]
+class SelfAttention(Attention):
+    """Queries, keys and values of the same positions."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.query_key_value = nn.Linear(config.d_model, config.heads * (2 * config.d_k + config.d_v))
+
+    def project(self, x: Tensor) -> list[Tensor]:
+        """Queries [B, H, T, K], keys [B, H, T, K] and values [B, H, T, V] of x [T, B, D]."""
+        return self.split(self.query_key_value(x), self.d_k, self.d_k, self.d_v)
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """Attend from each position of x [T, B, D] to those of x where `mask` allows, as for `attention`. [T, B, D]"""
+        queries, keys, values = self.project(x)
+        return self.attend(queries, keys, values, mask)
+
+
+class CrossAttention(Attention):
+    """Queries of the target over keys and values of the encoder's output."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.query = nn.Linear(config.d_model, config.heads * config.d_k)
+        self.key_value = nn.Linear(config.d_model, config.heads * (config.d_k + config.d_v))
+
+    def keys_values(self, memory: Tensor) -> list[Tensor]:
+        """Keys [B, H, S, K] and values [B, H, S, V] of memory [S, B, D]."""
+        return self.split(self.key_value(memory), self.d_k, self.d_v)
+
+    def forward(self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+        """Attend from each position of x [T, B, D] to the keys and values of the memory. [T, B, D]"""
+        [queries] = self.split(self.query(x), self.d_k)
+        return self.attend(queries, keys, values, mask)
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-    """softmax(Q K^T / sqrt(d_k)) V (eq. 1); q [B, H, T, K], k [B, H, S, K], v [B, H, S, V]; where `mask` is false the weight is 0."""
+    """softmax(Q K^T / sqrt(d_k) + mask) V (eq. 1); q [B, H, T, K], k [B, H, S, K], v [B, H, S, V].
+
+    `mask`, broadcast to [B, H, T, S], is 0 where attention is allowed and -inf where it is not.
+    """
     if q.is_cuda:
-        return nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=None if mask is None else mask.to(q.dtype))
     # On a CPU two plain products are twice as fast as PyTorch's fused kernel at the lengths of sentences.
-    scores: Tensor = (q / math.sqrt(q.size(-1))) @ k.transpose(-1, -2)
+    scores: Tensor = (q @ k.transpose(-1, -2)).mul_(1 / math.sqrt(q.size(-1)))
     if mask is not None:
-        scores = scores.masked_fill(~mask, -math.inf)
+        scores.add_(mask)
     return scores.softmax(-1) @ v
 
 
@@ -106,7 +138,7 @@ class FeedForward(nn.Module):
         self.outer = nn.Linear(config.d_ff, config.d_model)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.outer(self.inner(x).relu())  # type: ignore[no-any-return]
+        return self.outer(self.inner(x).relu_())  # type: ignore[no-any-return]
 
 
 class EncoderLayer(nn.Module):
@@ -114,15 +146,15 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.self_attention = MultiHeadAttention(config)
+        self.self_attention = SelfAttention(config)
         self.self_norm = nn.LayerNorm(config.d_model)
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = nn.LayerNorm(config.d_model)
         self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """x [B, S, D]; mask [B, 1, 1, S] is false at padding."""
-        x = self.self_norm(x + self.dropout(self.self_attention(x, x, mask)))
+        """x [S, B, D]; `mask` as `padding_mask` gives it."""
+        x = self.self_norm(x + self.dropout(self.self_attention(x, mask)))
         return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))  # type: ignore[no-any-return]
 
 
@@ -131,20 +163,18 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.self_attention = MultiHeadAttention(config)
+        self.self_attention = SelfAttention(config)
         self.self_norm = nn.LayerNorm(config.d_model)
-        self.cross_attention = MultiHeadAttention(config)
+        self.cross_attention = CrossAttention(config)
         self.cross_norm = nn.LayerNorm(config.d_model)
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = nn.LayerNorm(config.d_model)
         self.dropout = Dropout(config.dropout)
 
-    def forward(
-        self, x: Tensor, own: tuple[Tensor, Tensor], own_mask: Tensor | None, memory: tuple[Tensor, Tensor], memory_mask: Tensor | None
-    ) -> Tensor:
-        """x [B, T, D]; `own` and `memory` are the keys and values of the target so far and of the encoder's output."""
-        x = self.self_norm(x + self.dropout(self.self_attention.attend(x, *own, own_mask)))
-        x = self.cross_norm(x + self.dropout(self.cross_attention.attend(x, *memory, memory_mask)))
+    def forward(self, x: Tensor, mask: Tensor, memory: Sequence[Tensor], memory_mask: Tensor | None) -> Tensor:
+        """x [T, B, D]; `mask` as `causal_mask` gives it; `memory` are the keys and values of the encoder's output."""
+        x = self.self_norm(x + self.dropout(self.self_attention(x, mask)))
+        x = self.cross_norm(x + self.dropout(self.cross_attention(x, *memory, memory_mask)))
         return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))  # type: ignore[no-any-return]
 
 
@@ -173,10 +203,15 @@ class Transformer(nn.Module):
                 module.weight.normal_(0, self.config.d_model**-0.5)
             elif isinstance(module, nn.Linear):
                 nn.init.zeros_(module.bias)
-                sizes = [self.config.heads * self.config.d_k, self.config.heads * self.config.d_v]
-                parts = module.weight.split(sizes) if name.endswith("key_value") else [module.weight]
-                for part in parts:
-                    nn.init.xavier_uniform_(part)
+                width = {"query": self.config.d_k, "key": self.config.d_k, "value": self.config.d_v}  # of one head
+                parts = [width[part] for part in name.rpartition(".")[2].split("_") if part in width]
+                if not parts:
+                    nn.init.xavier_uniform_(module.weight)
+                    continue
+                heads = module.weight.view(self.config.heads, -1, self.config.d_model)
+                for part, rows in zip(parts, heads.split(parts, 1), strict=True):
+                    bound = math.sqrt(6 / (self.config.d_model + self.config.heads * part))
+                    rows.uniform_(-bound, bound)
 
     def use_generator(self, generator: torch.Generator) -> None:
         """Draw all dropout masks from `generator`."""
@@ -192,24 +227,23 @@ class Transformer(nn.Module):
         mask = padding_mask(src)
         memory = self.encode(src, mask)
         x = self.embed(tgt, 0, "tgt")
-        causal = torch.ones(tgt.size(1), tgt.size(1), dtype=torch.bool, device=tgt.device).tril_()
+        causal = causal_mask(x)
         for layer in self.decoder:
             assert isinstance(layer, DecoderLayer)
-            x = layer(x, layer.self_attention.keys_values(x), causal, layer.cross_attention.keys_values(memory), mask)
-        return x
+            x = layer(x, causal, layer.cross_attention.keys_values(memory), mask)
+        return x.transpose(0, 1)
 
     def encode(self, src: Tensor, mask: Tensor | None) -> Tensor:
-        """The encoder's output [B, S, D] for src [B, S]; `mask` as `padding_mask` gives it."""
+        """The encoder's output, positions first, [S, B, D] for src [B, S]; `mask` as `padding_mask` gives it."""
         x = self.embed(src, 0, "src")
         for layer in self.encoder:
             x = layer(x, mask)
         return x
 
     def embed(self, tokens: Tensor, position: int, side: Literal["src", "tgt"]) -> Tensor:
-        """Embedding times sqrt(d_model), plus positions from `position` on, with dropout. [B, T] -> [B, T, D]"""
-        end = position + tokens.size(1)
-        x = self.embedding(tokens) * math.sqrt(self.config.d_model)
-        return self.dropout(x + self._positions(end, side)[position:])  # type: ignore[no-any-return]
+        """Embedding times sqrt(d_model), plus positions from `position` on, with dropout. [B, T] -> [T, B, D]"""
+        positions = self._positions(position + tokens.size(1), side)[position:, None]  # [T, 1, D]
+        return self.dropout(torch.add(positions, self.embedding(tokens.t()), alpha=math.sqrt(self.config.d_model)))  # type: ignore[no-any-return]
 
     def logits(self, states: Tensor) -> Tensor:
         """Scores [..., vocabulary] of the next token, by the transposed embedding matrix (§3.4)."""
@@ -235,11 +269,16 @@ class PositionError(UserError):
 
 
 def padding_mask(src: Tensor) -> Tensor | None:
-    """True at the tokens of src [B, S] and false at its padding, as [B, 1, 1, S]; None where there is no padding (on a CPU)."""
-    mask = src != PAD
-    if not src.is_cuda and bool(mask.all()):
+    """0 at the tokens of src [B, S] and -inf at its padding, as [B, 1, 1, S]; None where there is no padding (on a CPU)."""
+    padding = src == PAD
+    if not src.is_cuda and not bool(padding.any()):
         return None
-    return mask[:, None, None, :]
+    return torch.zeros(src.shape, device=src.device).masked_fill_(padding, -math.inf)[:, None, None]
+
+
+def causal_mask(x: Tensor) -> Tensor:
+    """0 where a position of x [T, B, D] may look, at itself and before, and -inf behind it. [T, T]"""
+    return x.new_full((x.size(0), x.size(0)), -math.inf).triu_(1)
 
 
 def sinusoids(positions: int, d_model: int) -> Tensor:

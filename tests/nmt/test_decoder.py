@@ -26,7 +26,7 @@ def _without_gradients() -> Iterator[None]:
 
 
 def built(kind: torch.dtype, **changed: object) -> Transformer:
-    torch.manual_seed(2)
+    torch.manual_seed(9)
     model = Transformer(ModelConfig.model_validate({**CONFIG.model_dump(), **changed}), VOCABULARY).to(kind).eval()
     for weight in model.parameters():
         if weight.dim() == 1:
@@ -77,7 +77,7 @@ def test_the_log_probability_of_each_hypothesis_is_its_teacher_forced_sum(beam: 
             expected = scores.gather(1, torch.tensor([*hypothesis.ids, EOS])[:, None]).sum().item()
             assert hypothesis.log_prob == pytest.approx(expected, abs=1e-4)
             lengths.add((len(hypothesis.ids), hypothesis.finished))
-    assert len(lengths) > 1
+    assert {finished for _, finished in lengths} == {True, False}
 
 
 def test_bfloat16_gives_log_probabilities_in_float32() -> None:

@@ -14,14 +14,17 @@ from torch import Tensor, nn
 import nmt.model
 from nmt.model import (
     LEARNED_POSITIONS,
+    Attention,
+    CrossAttention,
     DecoderLayer,
     Dropout,
     EncoderLayer,
     ModelConfig,
-    MultiHeadAttention,
     PositionError,
+    SelfAttention,
     Transformer,
     attention,
+    causal_mask,
     padding_mask,
     sinusoids,
 )
@@ -54,19 +57,33 @@ class Replay(nn.Module):
         self.masks = masks
 
     def forward(self, x: Tensor) -> Tensor:
-        return x * next(self.masks)
+        return x * next(self.masks).transpose(0, 1)
 
 
 def nothing() -> Iterator[Tensor]:
     while True:
-        yield torch.ones(())
+        yield torch.ones(1, 1)
 
 
-def copy_attention(ours: MultiHeadAttention, theirs: nn.MultiheadAttention, what: Callable[[Tensor], Any] = lambda weight: weight) -> None:
+def projections(layer: Attention, what: Callable[[Tensor], Any] = lambda weight: weight) -> list[tuple[Tensor, Tensor]]:
+    """W^Q, W^K and W^V with their biases, each [H, K, D] and [H, K], or with `what` their gradients."""
+    joint = [layer.query_key_value] if isinstance(layer, SelfAttention) else [layer.query, layer.key_value]  # type: ignore[union-attr]
+    found: list[tuple[Tensor, Tensor]] = []
+    for module, widths in zip(
+        joint, [[layer.d_k, layer.d_k, layer.d_v]] if len(joint) == 1 else [[layer.d_k], [layer.d_k, layer.d_v]], strict=True
+    ):
+        weights = what(module.weight).view(layer.heads, sum(widths), -1).split(widths, 1)
+        biases = what(module.bias).view(layer.heads, sum(widths)).split(widths, 1)
+        found += zip(weights, biases, strict=True)
+    return found
+
+
+def copy_attention(ours: Attention, theirs: nn.MultiheadAttention, what: Callable[[Tensor], Any] = lambda weight: weight) -> None:
     """Weights, or with `what` their gradients, of our projections into the places that PyTorch's have for them."""
+    weights, biases = zip(*projections(ours, what), strict=True)
     with torch.no_grad():
-        theirs.in_proj_weight.copy_(torch.cat([what(ours.query.weight), what(ours.key_value.weight)]))
-        theirs.in_proj_bias.copy_(torch.cat([what(ours.query.bias), what(ours.key_value.bias)]))
+        theirs.in_proj_weight.copy_(torch.cat([weight.flatten(0, 1) for weight in weights]))
+        theirs.in_proj_bias.copy_(torch.cat([bias.flatten() for bias in biases]))
         theirs.out_proj.weight.copy_(what(ours.output.weight))
         theirs.out_proj.bias.copy_(what(ours.output.bias))
 
@@ -142,7 +159,7 @@ def test_the_encoder_layer_is_pytorchs_post_norm_layer_forward_and_backward() ->
     theirs, gradients = pytorch_layer(layer, nothing()), pytorch_layer(layer, nothing())
     x = torch.randn(2, 5, SQUARE.d_model, dtype=torch.float64)
     ours_x, their_x = x.clone().requires_grad_(), x.clone().requires_grad_()
-    found, expected = layer(ours_x, padding_mask(SRC)), theirs(their_x, src_key_padding_mask=SRC == PAD)
+    found, expected = layer(ours_x.transpose(0, 1), padding_mask(SRC)).transpose(0, 1), theirs(their_x, src_key_padding_mask=SRC == PAD)
     assert_equal(found, expected)
     weights = torch.randn_like(found)
     (found * weights).sum().backward()
@@ -160,10 +177,11 @@ def test_the_decoder_layer_is_pytorchs_post_norm_layer_forward_and_backward() ->
     theirs, gradients = pytorch_layer(layer, nothing()), pytorch_layer(layer, nothing())
     x, memory = torch.randn(2, 4, SQUARE.d_model, dtype=torch.float64), torch.randn(2, 5, SQUARE.d_model, dtype=torch.float64)
     ours, others = [[t.clone().requires_grad_() for t in (x, memory)] for _ in range(2)]
-    causal = torch.ones(4, 4, dtype=torch.bool).tril()
-    own, seen = layer.self_attention.keys_values(ours[0]), layer.cross_attention.keys_values(ours[1])
-    found = layer(ours[0], own, causal, seen, padding_mask(SRC))
-    expected = theirs(*others, tgt_mask=~causal, memory_key_padding_mask=SRC == PAD)
+    first = [t.transpose(0, 1) for t in ours]  # positions first
+    seen = layer.cross_attention.keys_values(first[1])
+    found = layer(first[0], causal_mask(first[0]), seen, padding_mask(SRC)).transpose(0, 1)
+    future = torch.ones(4, 4, dtype=torch.bool).triu(1)
+    expected = theirs(*others, tgt_mask=future, memory_key_padding_mask=SRC == PAD)
     assert_equal(found, expected)
     weights = torch.randn_like(found)
     (found * weights).sum().backward()
@@ -196,18 +214,15 @@ def test_the_whole_model_is_pytorchs_and_its_one_embedding_gets_the_gradients_of
             assert_equal(found, expected.grad)
 
 
-def numpy_attention(layer: MultiHeadAttention, x: Tensor, memory: Tensor, allowed: Any) -> Any:
-    """§3.2.2 head by head: Concat(softmax(Q K^T / sqrt(d_k)) V) W^O."""
-    q_w, q_b, kv_w, kv_b, o_w, o_b = (
-        weight.detach().numpy() for module in (layer.query, layer.key_value, layer.output) for weight in (module.weight, module.bias)
-    )
-    keys = layer.heads * layer.d_k
+def numpy_attention(layer: Attention, x: Tensor, memory: Tensor, allowed: Any) -> Any:
+    """§3.2.2 head by head: Concat(softmax(Q K^T / sqrt(d_k)) V) W^O, batch first."""
+    (q_w, q_b), (k_w, k_b), (v_w, v_b) = [[part.detach().numpy() for part in pair] for pair in projections(layer)]
+    o_w, o_b = layer.output.weight.detach().numpy(), layer.output.bias.detach().numpy()
     heads = []
     for head in range(layer.heads):
-        k_rows, v_rows = slice(head * layer.d_k, (head + 1) * layer.d_k), slice(head * layer.d_v, (head + 1) * layer.d_v)
-        q = x.numpy() @ q_w[k_rows].T + q_b[k_rows]
-        k = memory.numpy() @ kv_w[:keys][k_rows].T + kv_b[:keys][k_rows]
-        v = memory.numpy() @ kv_w[keys:][v_rows].T + kv_b[keys:][v_rows]
+        q = x.numpy() @ q_w[head].T + q_b[head]
+        k = memory.numpy() @ k_w[head].T + k_b[head]
+        v = memory.numpy() @ v_w[head].T + v_b[head]
         weights = np.exp(q @ k.swapaxes(-1, -2) / math.sqrt(layer.d_k)) * allowed
         heads.append(weights / weights.sum(-1, keepdims=True) @ v)
     return np.concatenate(heads, -1) @ o_w.T + o_b
@@ -215,19 +230,30 @@ def numpy_attention(layer: MultiHeadAttention, x: Tensor, memory: Tensor, allowe
 
 @pytest.mark.parametrize("config", [SQUARE, ODD], ids=["d_k = d_v = d_model / heads", "d_k, d_v and d_model / heads differ"])
 def test_attention_is_the_papers_formula_head_by_head(config: ModelConfig) -> None:
-    layer = built(config).encoder[0].self_attention
+    model = built(config)
     x, memory = torch.randn(2, 4, config.d_model, dtype=torch.float64), torch.randn(2, 5, config.d_model, dtype=torch.float64)
-    allowed = torch.rand(2, 1, 4, 5) < 0.6
-    allowed[..., 0] = True
-    np.testing.assert_allclose(layer(x, memory, None).detach(), numpy_attention(layer, x, memory, 1.0), rtol=1e-10, atol=1e-10)
-    expected = numpy_attention(layer, x, memory, allowed[:, 0].numpy())
-    np.testing.assert_allclose(layer(x, memory, allowed).detach(), expected, rtol=1e-10, atol=1e-10)
+
+    def some(positions: int) -> Tensor:
+        allowed = torch.rand(2, 1, 4, positions) < 0.6
+        allowed[..., 0] = True
+        return allowed
+
+    layer, cross = model.encoder[0].self_attention, model.decoder[0].cross_attention
+    assert isinstance(layer, SelfAttention) and isinstance(cross, CrossAttention)
+    first, keys_values = x.transpose(0, 1), cross.keys_values(memory.transpose(0, 1))
+    for allowed, seen in [(None, None), (some(4), some(5))]:
+        masks = [None if part is None else torch.zeros(part.shape).masked_fill_(~part, -math.inf) for part in (allowed, seen)]
+        factors = [1.0 if part is None else part[:, 0].numpy() for part in (allowed, seen)]
+        expected = numpy_attention(layer, x, x, factors[0])
+        np.testing.assert_allclose(layer(first, masks[0]).transpose(0, 1).detach(), expected, rtol=1e-10, atol=1e-10)
+        expected = numpy_attention(cross, x, memory, factors[1])
+        np.testing.assert_allclose(cross(first, *keys_values, masks[1]).transpose(0, 1).detach(), expected, rtol=1e-10, atol=1e-10)
 
 
 def test_a_masked_weight_is_exactly_zero() -> None:
     q, k, v = torch.randn(1, 2, 4, 3), torch.randn(1, 2, 5, 3), torch.eye(5).expand(1, 2, 5, 5)  # so that the weights come out
     mask = torch.ones(4, 5, dtype=torch.bool).tril()
-    weights = attention(q, k, v, mask)
+    weights = attention(q, k, v, torch.zeros(4, 5).masked_fill_(~mask, -math.inf))
     assert (weights[..., ~mask] == 0).all() and (weights[..., mask] > 0).all()
     torch.testing.assert_close(weights.sum(-1), torch.ones(1, 2, 4))
 
@@ -272,7 +298,7 @@ def test_one_matrix_embeds_both_languages_and_projects() -> None:
 def test_the_embedding_is_multiplied_by_the_root_of_d_model(side: Any) -> None:
     model = built(SQUARE)
     expected = model.embedding.weight[SRC] * math.sqrt(SQUARE.d_model) + model.sinusoids[3:8]
-    assert_equal(model.embed(SRC, 3, side), expected)
+    assert_equal(model.embed(SRC, 3, side).transpose(0, 1), expected)
 
 
 @pytest.mark.parametrize("d_model", [2, 12, 512])
@@ -311,7 +337,7 @@ def test_sinusoids_have_no_limit_and_keep_their_type() -> None:
     long = torch.full((1, 3000), 5)
     expected = model.embedding.weight[5] * math.sqrt(SQUARE.d_model) + sinusoids(3000, SQUARE.d_model).double()
     with torch.inference_mode():
-        assert_equal(model.embed(long, 0, "src")[0], expected)
+        assert_equal(model.embed(long, 0, "src")[:, 0], expected)
     assert model.sinusoids.dtype == torch.float64
     model(SRC, TGT).sum().backward()  # a table that grew while translating serves training too
     assert model.embedding.weight.grad is not None and "sinusoids" not in model.state_dict()
@@ -322,8 +348,8 @@ def test_learned_positions_are_a_table_for_each_side_and_end_in_an_error(monkeyp
     model = built(SQUARE.model_copy(update={"positions": "learned"}))
     assert model.src_positions.weight.shape == model.tgt_positions.weight.shape == (LEARNED_POSITIONS, SQUARE.d_model)
     scaled = model.embedding.weight[SRC] * math.sqrt(SQUARE.d_model)
-    assert_equal(model.embed(SRC, 0, "src"), scaled + model.src_positions.weight[:5])
-    assert_equal(model.embed(SRC, 2, "tgt"), scaled + model.tgt_positions.weight[2:7])
+    assert_equal(model.embed(SRC, 0, "src").transpose(0, 1), scaled + model.src_positions.weight[:5])
+    assert_equal(model.embed(SRC, 2, "tgt").transpose(0, 1), scaled + model.tgt_positions.weight[2:7])
     model(SRC, TGT).square().sum().backward()
     assert model.src_positions.weight.grad[:5].any(1).all() and model.tgt_positions.weight.grad[:4].any(1).all()
     monkeypatch.setattr(nmt.model, "LEARNED_POSITIONS", 5)
@@ -398,11 +424,13 @@ def test_each_projection_is_xavier_uniform_by_its_own_sizes() -> None:
     model = Transformer(config, 500)
     layer = model.decoder[0]
     assert isinstance(layer, DecoderLayer)
-    key, value = layer.cross_attention.key_value.weight.split([160, 32])
+    joint = [
+        (weight.flatten(0, 1), 64, outputs)
+        for block in (layer.self_attention, layer.cross_attention)
+        for (weight, _), outputs in zip(projections(block), (160, 160, 32), strict=True)
+    ]
     for weight, inputs, outputs in [
-        (layer.self_attention.query.weight, 64, 160),
-        (key, 64, 160),
-        (value, 64, 32),
+        *joint,
         (layer.cross_attention.output.weight, 32, 64),
         (layer.feed_forward.inner.weight, 64, 150),
         (layer.feed_forward.outer.weight, 150, 64),
