@@ -10,7 +10,7 @@ processes:
 Only lengths are held, and only of one group, so memory does not grow with the corpus.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +29,7 @@ Rows = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 @dataclass(frozen=True)
 class Batch:
-    """Pairs padded to tensors. B pairs, S and T tokens of the longest source and target, end symbols counted."""
+    """Pairs padded to tensors. B pairs, S and T tokens of the longest source and target, end symbols counted; all three `rounded`."""
 
     src: Tensor  # [B, S] int64, with end symbol
     tgt_in: Tensor  # [B, T] int64, begins with the begin symbol
@@ -96,17 +96,30 @@ def plan_updates(src_lengths: Lengths, tgt_lengths: Lengths, tokens_per_update: 
 
 
 def collate(pairs: Sequence[tuple[Ids, Ids]]) -> Batch:
-    """Pad pairs of token ids without special tokens to tensors with them."""
-    src = padded([source for source, _ in pairs])
-    tgt_out = padded([target for _, target in pairs])
+    """Pad pairs of token ids without special tokens to tensors with them, of B, S and T as `rounded` gives them.
+
+    The pairs that fill up B have empty sides: of their tokens only the source's end symbol is not padding, so they count for nothing.
+    """
+    more = rounded(len(pairs)) - len(pairs)
+    src, tgt_out = (padded([*(pair[side] for pair in pairs), *[[]] * more], rounded) for side in (0, 1))
+    tgt_out[len(pairs) :] = PAD
     tgt_in = torch.full_like(tgt_out, BOS)
     tgt_in[:, 1:] = tgt_out[:, :-1]
     return Batch(src, tgt_in.masked_fill_(tgt_in == EOS, PAD), tgt_out)
 
 
-def padded(sentences: Sequence[Ids | Sequence[int]]) -> Tensor:
-    """The sentences with an end symbol behind each, padded to the longest. [B, S] int64"""
-    rows = np.full((len(sentences), max(len(s) for s in sentences) + 1), PAD, dtype=np.int64)
+def rounded(size: int) -> int:
+    """The smallest of 1, 2, …, 16, 18, …, 32, 36, …, 64, 72, … that is at least `size`: it adds an eighth at most.
+
+    With few sizes there are few shapes of tensors. Libraries prepare a product for each shape anew, which can take as long as the product.
+    """
+    step = 1 << max(0, (size - 1).bit_length() - 4)
+    return -(-size // step) * step
+
+
+def padded(sentences: Sequence[Ids | Sequence[int]], width: Callable[[int], int] = lambda longest: longest) -> Tensor:
+    """The sentences with an end symbol behind each, padded to `width` of the longest. [B, S] int64"""
+    rows = np.full((len(sentences), width(max(len(s) for s in sentences) + 1)), PAD, dtype=np.int64)
     for row, sentence in zip(rows, sentences, strict=True):
         row[: len(sentence)] = sentence
         row[len(sentence)] = EOS
@@ -120,7 +133,7 @@ def in_order(shards: Path, tokens: int) -> Iterator[Batch]:
         longer = np.maximum(shard.src.lengths, shard.tgt.lengths) + 1
         batch: list[int] = []
         for row in np.argsort(longer, kind="stable"):
-            if batch and longer[row] * (len(batch) + 1) > tokens:
+            if batch and rounded(int(longer[row])) * rounded(len(batch) + 1) > tokens:
                 yield collate([_pair(shard, r) for r in batch])
                 batch = []
             batch.append(int(row))

@@ -10,8 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmt.batches import GROUP_SHARDS, Batch, Update, collate, in_order, padded, plan_updates, updates
+from nmt.batches import GROUP_SHARDS, Batch, Update, collate, in_order, padded, plan_updates, rounded, updates
 from nmt.errors import UserError
+from nmt.model import ModelConfig, Transformer
 from nmt.shards import write_shards
 from nmt.symbols import BOS, EOS, PAD
 
@@ -102,6 +103,11 @@ def test_an_epoch_has_every_pair_once_and_the_next_one_again_in_another_order(tm
     assert {frozenset(update.pairs) for update in first} != {frozenset(update.pairs) for update in both[len(first) : 2 * len(first)]}
 
 
+def pairs_in(piece: Batch) -> int:
+    """Without the rows that fill it up."""
+    return int((piece.tgt_out[:, 0] != PAD).sum())
+
+
 def test_pairs_are_what_stands_at_their_places_cut_into_pieces_in_order(tmp_path: Path) -> None:
     lengths = random_lengths(200)
     shards = write(tmp_path, lengths, size=70)
@@ -110,7 +116,7 @@ def test_pairs_are_what_stands_at_their_places_cut_into_pieces_in_order(tmp_path
         assert 1 <= len(update.pieces) <= 3
         expected = [([row + 10] * (lengths[row][0] - 1), [row + 10] * (lengths[row][1] - 1)) for row in rows]
         for piece in update.pieces:
-            size = len(piece.src)
+            size = pairs_in(piece)
             assert size > 0
             assert equal(piece, collate(expected[:size]))
             del expected[:size]
@@ -122,7 +128,7 @@ def test_pieces_differ_by_at_most_one_pair_and_there_are_as_many_as_asked_for_wh
     tmp_path: Path, microbatches: int
 ) -> None:
     for update in take(write(tmp_path, random_lengths(100)), 30, microbatches=microbatches):
-        sizes = [len(piece.src) for piece in update.pieces]
+        sizes = [pairs_in(piece) for piece in update.pieces]
         assert len(sizes) == min(microbatches, len(update.pairs)) and max(sizes) - min(sizes) <= 1
 
 
@@ -168,6 +174,27 @@ def test_a_batch_begins_the_target_with_the_begin_symbol_and_ends_both_sides_wit
     assert {tensor.dtype for tensor in (batch.src, batch.tgt_in, batch.tgt_out)} == {torch.int64}
 
 
+def test_sizes_are_rounded_up_by_an_eighth_at_most_to_few() -> None:
+    sizes = [rounded(size) for size in range(1, 1025)]
+    assert all(size <= found <= size * 9 / 8 for size, found in enumerate(sizes, 1)) and sizes == sorted(sizes)
+    assert set(sizes) == {*range(1, 17), *(step * eighth for step in (2, 4, 8, 16, 32, 64) for eighth in range(9, 17))}
+
+
+def test_a_batch_is_filled_up_with_padding_that_changes_no_loss() -> None:
+    model = Transformer(ModelConfig(layers=2, d_model=8, d_ff=8, heads=2, d_k=4, d_v=4, dropout=0.0, positions="sinusoidal"), 50).double()
+    pairs = [([5 + n] * (n % 17), [6 + n] * ((n * 7) % 19)) for n in range(33)]
+    batch = collate(pairs)
+    assert batch.src.shape == (36, 18) and batch.tgt_in.shape == batch.tgt_out.shape == (36, 20)
+    assert [int(x) for x in (batch.tgt_out != PAD).sum(1)] == [len(target) + 1 for _, target in pairs] + [0] * 3
+    states = model(batch.src, batch.tgt_in)
+    assert states.isfinite().all()
+    for row, pair in enumerate(pairs):
+        alone = collate([pair])
+        torch.testing.assert_close(
+            states[row, : len(pair[1]) + 1], model(alone.src, alone.tgt_in)[0, : len(pair[1]) + 1], rtol=1e-9, atol=1e-9
+        )
+
+
 def test_ids_of_any_unsigned_type_are_padded_without_loss() -> None:
     sentences = [np.array([65_535], np.uint16), np.array([4_000_000_000, 1], np.uint32)]
     assert padded(sentences).tolist() == [[65_535, EOS, PAD], [4_000_000_000, 1, EOS]]
@@ -178,7 +205,7 @@ def test_in_order_has_every_pair_once_in_batches_of_at_most_so_many_padded_token
     lengths = [*random_lengths(100), (500, 3)]  # one pair alone is longer than a batch
     shards = write(tmp_path, lengths, size)
     batches = list(in_order(shards, 120))
-    rows = [row for batch in batches for row in zip(batch.src.tolist(), batch.tgt_out.tolist(), strict=True)]
+    rows = [row for batch in batches for row in list(zip(batch.src.tolist(), batch.tgt_out.tolist(), strict=True))[: pairs_in(batch)]]
     assert Counter(tuple(len([i for i in side if i != PAD]) for side in row) for row in rows) == Counter(lengths)
     assert Counter(row[0][0] for row in rows) == Counter(range(10, 111))
     assert all(max(batch.src.numel(), batch.tgt_out.numel()) <= 120 or len(batch.src) == 1 for batch in batches)
