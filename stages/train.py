@@ -39,6 +39,7 @@ def main(variant: str, shards: Path, checkpoints: Path, training: Path) -> None:
     from nmt.training import Stopped, TrainConfig, Trainer, resumable, train
 
     config = params.load(f"{variant}.train", TrainConfig)
+    hardware.warn_where_slow(config.precision, device)
     model_config = params.load(f"{variant}.model", ModelConfig)
     seed = params.seed()
     files = [file for part in ("train", "valid") for file in shard_files(shards / part)]

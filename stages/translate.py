@@ -26,6 +26,7 @@ def main(corpus: str, averaged: Path, raw: Path, translations: Path) -> None:
     from nmt.translation import Translator
 
     config = params.load("decode", DecodeConfig)
+    hardware.warn_where_slow(config.precision, device)
     languages = params.load(f"{corpus}.languages", Languages)
     translator = Translator(load_bundle(averaged), config, device, machine.decode_tokens)
     with whole_folder(translations) as folder:

@@ -10,7 +10,7 @@ import torch
 
 from nmt.config import parse
 from nmt.errors import UserError
-from nmt.hardware import HardwareConfig, prepare
+from nmt.hardware import HardwareConfig, prepare, warn_where_slow
 from tests.copy_task import HARDWARE, PROJECT
 
 
@@ -62,9 +62,46 @@ def test_device_and_scratch_are_checked(name: str, value: Any) -> None:
         config(**{name: value})
 
 
+@pytest.mark.parametrize(
+    ("precision", "device", "supported", "warned"),
+    [
+        ("bfloat16", "cpu", False, True),
+        ("bfloat16", "cpu", True, False),
+        ("float32", "cpu", False, False),
+        ("bfloat16", "cuda", False, False),
+    ],
+)
+def test_a_precision_that_the_processor_is_slow_at_is_named(
+    precision: str, device: str, supported: bool, warned: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: supported)
+    warn_where_slow(precision, torch.device(device))
+    assert [record.getMessage() for record in caplog.records] == warned * [
+        "this processor has no bfloat16 instructions: precision bfloat16 is slower here than float32"
+    ]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's allocator")
+def test_freed_memory_is_kept_and_the_next_large_tensors_cost_no_page_faults() -> None:
+    program = """\
+import resource
+from nmt.hardware import HardwareConfig, prepare
+prepare(HardwareConfig(device="cpu", threads=1, scratch="s", decode_tokens=1))
+import torch
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.ones(64 << 18)  # 64 MiB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+faults()
+print(max(faults() for _ in range(5)))
+"""
+    result = subprocess.run([sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": str(PROJECT)}, capture_output=True, text=True)
+    assert int(result.stdout) < 100, result.stderr  # of 4 KiB each these would be 16,384
+
+
 CHILD = """\
 import sys, os
-from nmt.hardware import HardwareConfig, prepare
+from nmt.hardware import HardwareConfig, prepare, warn_where_slow
 assert "torch" not in sys.modules, "too late for the environment of OpenMP"
 prepare(HardwareConfig(device="cpu", threads=1, scratch="s", decode_tokens=1))
 assert "torch" in sys.modules
@@ -74,7 +111,7 @@ print(os.environ.get("OMP_WAIT_POLICY"), os.environ.get("GOMP_SPINCOUNT"))
 
 @pytest.mark.parametrize(
     ("already", "found"),
-    [({}, "None 3000"), ({"OMP_WAIT_POLICY": "active"}, "active None"), ({"GOMP_SPINCOUNT": "7"}, "None 7")],
+    [({}, "None 6000"), ({"OMP_WAIT_POLICY": "active"}, "active None"), ({"GOMP_SPINCOUNT": "7"}, "None 7")],
 )
 def test_threads_spin_for_a_moment_unless_the_user_wants_otherwise(already: dict[str, str], found: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
