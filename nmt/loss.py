@@ -9,7 +9,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nmt.batches import Batch
+from nmt.model import Transformer
+from nmt.symbols import PAD
+
 CHUNK = 1024  # tokens whose logits [CHUNK, V] exist at the same time
+
+
+def batch_sums(model: Transformer, batch: Batch, smoothing: float, precision: str) -> tuple[Tensor, Tensor]:
+    """`loss_sums` over the target tokens of `batch`; the model's products run in `precision`, float32 or bfloat16."""
+    real = batch.tgt_out != PAD
+    with torch.autocast(batch.src.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+        states = model(batch.src, batch.tgt_in)
+    states = states[real]
+    if precision == "bfloat16":
+        states = states.bfloat16()
+    return loss_sums(states, model.embedding.weight, batch.tgt_out[real], smoothing)
 
 
 def loss_sums(states: Tensor, embedding: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
@@ -65,4 +80,5 @@ class _LossSums(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
         states_gradient, weight_gradient = ctx.saved_tensors
         loss_gradient = gradients[0]
-        return states_gradient * loss_gradient.to(states_gradient.dtype), weight_gradient * loss_gradient, None, None
+        # In place, so a second pass through the same graph is an error.
+        return states_gradient.mul_(loss_gradient), weight_gradient.mul_(loss_gradient), None, None

@@ -13,9 +13,8 @@ from typing import Literal, Self
 import numpy as np
 import torch
 from pydantic import Field, model_validator
-from torch import Tensor
 
-from nmt.batches import Batch, Update, updates
+from nmt.batches import Update, updates
 from nmt.checkpoint import (
     OPTIMIZER,
     WEIGHTS,
@@ -29,7 +28,7 @@ from nmt.checkpoint import (
 )
 from nmt.config import Config, parse
 from nmt.errors import UserError
-from nmt.loss import loss_sums
+from nmt.loss import batch_sums
 from nmt.model import ModelConfig, Transformer
 from nmt.optim import adam, learning_rate, set_learning_rate
 from nmt.symbols import PAD
@@ -139,15 +138,14 @@ class Trainer:
         """Apply one update and return its sums: loss, nll, tokens, gradient_norm. Not applied when the gradient is not finite."""
         step = self.state.step + 1
         self.optimizer.zero_grad(set_to_none=True)
-        sums, tokens = torch.zeros(2, dtype=torch.float64, device=self.device), 0
+        sums = torch.zeros(2, dtype=torch.float64, device=self.device)
+        tokens = sum(int((batch.tgt_out != PAD).sum()) for batch in update.pieces)
         for piece, batch in enumerate(update.pieces):
             self.generator.manual_seed(_seed(self.seed, step, piece))
-            loss, nll = self._loss(batch.to(self.device))
-            loss.backward()
+            loss, nll = batch_sums(self.model, batch.to(self.device), self.config.label_smoothing, self.config.precision)
+            loss.backward(loss.new_tensor(1 / tokens))
             sums += torch.stack([loss.detach(), nll])
-            tokens += int((batch.tgt_out != PAD).sum())
         gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
-        torch._foreach_mul_(gradients, 1 / tokens)
         norm = torch.nn.utils.get_total_norm(gradients).item()
         loss_sum, nll_sum = sums.tolist()
         if math.isfinite(norm) and math.isfinite(loss_sum):
@@ -190,15 +188,6 @@ class Trainer:
         self.model.use_generator(self.generator)
         self.optimizer = adam(self.model, self.config.adam_beta1, self.config.adam_beta2, self.config.adam_epsilon)
 
-    def _loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        real = batch.tgt_out != PAD
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"):
-            states = self.model(batch.src, batch.tgt_in)
-        states = states[real]
-        if self.config.precision == "bfloat16":
-            states = states.bfloat16()
-        return loss_sums(states, self.model.embedding.weight, batch.tgt_out[real], self.config.label_smoothing)
-
 
 def train(
     trainer: Trainer,
@@ -233,7 +222,7 @@ def train(
         state.tokens += int(sums["tokens"])
         checkpoint_due = config.is_scheduled(state.step)
         if state.step % row_every == 0 or checkpoint_due:
-            valid = held_out_loss(trainer.model, shards / "valid", trainer.device) if checkpoint_due else None
+            valid = held_out_loss(trainer.model, shards / "valid", trainer.device, config.precision) if checkpoint_due else None
             state.rows.append(_row(state, trainer.rate(state.step), sums["gradient_norm"], valid))
             state.interval = Interval()
         report(state)

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from nmt.batches import in_order
-from nmt.loss import loss_sums
+from nmt.loss import batch_sums
 from nmt.model import Transformer
 from nmt.symbols import PAD
 
@@ -38,16 +38,14 @@ def perplexity(loss: float) -> float:
 
 
 @torch.no_grad()
-def held_out_loss(model: Transformer, shards: Path, device: torch.device) -> HeldOutLoss:
-    """The loss of `model`, without dropout and in its own precision, on all pairs of the folder `shards`."""
+def held_out_loss(model: Transformer, shards: Path, device: torch.device, precision: str) -> HeldOutLoss:
+    """The loss of `model`, without dropout, on all pairs of the folder `shards`; its products run in `precision`, float32 or bfloat16."""
     training = model.training
     model.eval()
     nll, tokens = torch.zeros((), dtype=torch.float64, device=device), 0
     for batch in in_order(shards, BATCH_TOKENS):
         batch = batch.to(device)
-        real = batch.tgt_out != PAD
-        states = model(batch.src, batch.tgt_in)[real]
-        nll += loss_sums(states, model.embedding.weight, batch.tgt_out[real], 0.0)[1]
-        tokens += len(states)
+        nll += batch_sums(model, batch, 0.0, precision)[1]
+        tokens += int((batch.tgt_out != PAD).sum())
     model.train(training)
     return HeldOutLoss(nll.item(), tokens)

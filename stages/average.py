@@ -32,7 +32,7 @@ def main(corpus: str, variant: str, checkpoints: Path, tokenizer: Path, shards: 
 
     def loss(these: dict[str, Any]) -> dict[str, float]:
         model = build_model(state, these, str(checkpoints)).to(device)
-        measured = held_out_loss(model, shards / "valid", device)
+        measured = held_out_loss(model, shards / "valid", device, "float32")
         return {"loss": measured.loss, "perplexity": measured.perplexity, "tokens": measured.tokens}
 
     found_loss = {"average": loss(weights), "last": loss(chosen[-1].weights())}

@@ -41,7 +41,7 @@ def test_the_loss_is_the_cross_entropy_of_every_pair_for_any_batch(
     monkeypatch.setattr(validation, "BATCH_TOKENS", batch_tokens)
     write_corpus(tmp_path, valid=40)
     nll, tokens = reference(model, 40)
-    found = held_out_loss(model, tmp_path / "valid", CPU)
+    found = held_out_loss(model, tmp_path / "valid", CPU, "float32")
     assert found.tokens == tokens
     assert found.nll == pytest.approx(nll, rel=1e-5)
     assert found.loss == pytest.approx(nll / tokens, rel=1e-5) and found.perplexity == pytest.approx(math.exp(nll / tokens), rel=1e-4)
@@ -52,7 +52,7 @@ def test_measuring_changes_nothing_in_the_model(model: Transformer, tmp_path: Pa
     write_corpus(tmp_path)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     model.train(training)
-    assert held_out_loss(model, tmp_path / "valid", CPU) == held_out_loss(model, tmp_path / "valid", CPU)
+    assert held_out_loss(model, tmp_path / "valid", CPU, "float32") == held_out_loss(model, tmp_path / "valid", CPU, "float32")
     assert model.training == training and all(module.training == training for module in model.modules())
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -61,7 +61,7 @@ def test_measuring_changes_nothing_in_the_model(model: Transformer, tmp_path: Pa
 def test_a_model_that_knows_nothing_has_the_perplexity_of_the_vocabulary(model: Transformer, tmp_path: Path) -> None:
     write_corpus(tmp_path)
     torch.nn.init.zeros_(model.embedding.weight)  # all logits are 0
-    assert held_out_loss(model, tmp_path / "valid", CPU).perplexity == pytest.approx(VOCAB, rel=1e-5)
+    assert held_out_loss(model, tmp_path / "valid", CPU, "float32").perplexity == pytest.approx(VOCAB, rel=1e-5)
 
 
 def test_perplexity_is_the_exponential_and_finite_however_bad_the_loss() -> None:
