@@ -42,7 +42,7 @@ def prepare(config: HardwareConfig) -> "torch.device":
     # Threads that spin while they wait are fast alone, but bring two trainings on one machine to a few percent of their speed each;
     # threads that sleep at once lose a quarter. A short spin, some microseconds, costs little in either case.
     if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "6000")
+        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     # oneDNN compiles a product for each shape, two milliseconds each, and keeps 1,024 of them by default: fewer than a training needs.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16384")
     _keep_freed_memory()

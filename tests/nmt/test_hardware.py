@@ -111,7 +111,7 @@ print(os.environ.get("OMP_WAIT_POLICY"), os.environ.get("GOMP_SPINCOUNT"))
 
 @pytest.mark.parametrize(
     ("already", "found"),
-    [({}, "None 6000"), ({"OMP_WAIT_POLICY": "active"}, "active None"), ({"GOMP_SPINCOUNT": "7"}, "None 7")],
+    [({}, "None 10000"), ({"OMP_WAIT_POLICY": "active"}, "active None"), ({"GOMP_SPINCOUNT": "7"}, "None 7")],
 )
 def test_threads_spin_for_a_moment_unless_the_user_wants_otherwise(already: dict[str, str], found: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
