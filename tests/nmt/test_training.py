@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import nmt.training
 from nmt.batches import Update, collate
 from nmt.checkpoint import OPTIMIZER, STATE, WEIGHTS, checkpoints, open_checkpoint, step_of
 from nmt.config import parse
@@ -59,13 +60,19 @@ def assert_equal_ends(folder: Path, run_here: Trainer, other: Path, run_there: T
 
 def poison(shards: Path, monkeypatch: pytest.MonkeyPatch, broken: range) -> None:
     """Make the loss of the updates `broken` infinite, as one bad pair does."""
-    real = Trainer._loss
+    real_update, real_sums, step = Trainer.update, nmt.training.batch_sums, 0
 
-    def loss(self: Trainer, batch: Any) -> tuple[Tensor, Tensor]:
-        value, nll = real(self, batch)
-        return (value * math.inf, nll) if self.state.step + 1 in broken else (value, nll)
+    def update(self: Trainer, update: Update) -> dict[str, float]:
+        nonlocal step
+        step = self.state.step + 1
+        return real_update(self, update)
 
-    monkeypatch.setattr(Trainer, "_loss", loss)
+    def sums(*arguments: Any) -> tuple[Tensor, Tensor]:
+        loss, nll = real_sums(*arguments)
+        return (loss * math.inf, nll) if step in broken else (loss, nll)
+
+    monkeypatch.setattr(Trainer, "update", update)
+    monkeypatch.setattr(nmt.training, "batch_sums", sums)
 
 
 def gradients(of: Trainer) -> dict[str, Tensor]:
