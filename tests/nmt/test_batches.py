@@ -57,6 +57,11 @@ def same(left: list[Update], right: list[Update]) -> bool:
     )
 
 
+def pairs_in(piece: Batch) -> int:
+    """Without the rows that fill it up."""
+    return int((piece.tgt_out[:, 0] != PAD).sum())
+
+
 def tokens(batch: Batch) -> tuple[int, int]:
     """Of its pairs, without what fills it up."""
     pairs = pairs_in(batch)
@@ -103,11 +108,6 @@ def test_an_epoch_has_every_pair_once_and_the_next_one_again_in_another_order(tm
     assert Counter(place for place, _ in seen[count : 2 * count]) == Counter(everything)
     assert [place for place, _ in seen[:count]] != [place for place, _ in seen[count : 2 * count]]
     assert {frozenset(update.pairs) for update in first} != {frozenset(update.pairs) for update in both[len(first) : 2 * len(first)]}
-
-
-def pairs_in(piece: Batch) -> int:
-    """Without the rows that fill it up."""
-    return int((piece.tgt_out[:, 0] != PAD).sum())
 
 
 def test_pairs_are_what_stands_at_their_places_cut_into_pieces_in_order(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ print(max(faults() for _ in range(5)))
 
 CHILD = """\
 import sys, os
-from nmt.hardware import HardwareConfig, prepare, warn_where_slow
+from nmt.hardware import HardwareConfig, prepare
 assert "torch" not in sys.modules, "too late for the environment of OpenMP"
 prepare(HardwareConfig(device="cpu", threads=1, scratch="s", decode_tokens=1))
 assert "torch" in sys.modules

@@ -67,11 +67,13 @@ def nothing() -> Iterator[Tensor]:
 
 def projections(layer: Attention, what: Callable[[Tensor], Any] = lambda weight: weight) -> list[tuple[Tensor, Tensor]]:
     """W^Q, W^K and W^V with their biases, each [H, K, D] and [H, K], or with `what` their gradients."""
-    joint = [layer.query_key_value] if isinstance(layer, SelfAttention) else [layer.query, layer.key_value]  # type: ignore[union-attr]
+    if isinstance(layer, SelfAttention):
+        joint = [(layer.query_key_value, [layer.d_k, layer.d_k, layer.d_v])]
+    else:
+        assert isinstance(layer, CrossAttention)
+        joint = [(layer.query, [layer.d_k]), (layer.key_value, [layer.d_k, layer.d_v])]
     found: list[tuple[Tensor, Tensor]] = []
-    for module, widths in zip(
-        joint, [[layer.d_k, layer.d_k, layer.d_v]] if len(joint) == 1 else [[layer.d_k], [layer.d_k, layer.d_v]], strict=True
-    ):
+    for module, widths in joint:
         weights = what(module.weight).view(layer.heads, sum(widths), -1).split(widths, 1)
         biases = what(module.bias).view(layer.heads, sum(widths)).split(widths, 1)
         found += zip(weights, biases, strict=True)
