@@ -14,6 +14,7 @@ from nmt.model import Transformer
 from nmt.symbols import PAD
 
 CHUNK = 1024  # tokens whose logits [CHUNK, V] exist at the same time
+TINY = 1e-30  # float32 and bfloat16 hold no probability much below
 
 
 def batch_sums(model: Transformer, batch: Batch, smoothing: float, precision: str) -> tuple[Tensor, Tensor]:
@@ -32,7 +33,7 @@ def loss_sums(states: Tensor, embedding: Tensor, targets: Tensor, smoothing: flo
 
     states [N, D] are the decoder's, embedding [V, D] the output projection, targets [N] the right tokens, without padding. The smoothed
     target distribution gives `smoothing` / V to every token and the rest to the right one, as `torch.nn.functional.cross_entropy` does.
-    The products run in the type of `states`, sums and the softmax in float32 or better. Both sums are scalars.
+    Products and softmax have the type of `states`, sums are taken in float32 or better. Both sums are scalars.
     """
     loss, nll = _LossSums.apply(states, embedding, targets, smoothing)  # type: ignore[no-untyped-call]
     return loss, nll
@@ -57,16 +58,18 @@ class _LossSums(torch.autograd.Function):
         weight_mean = weight.to(wide).mean(0)  # [D]
         for chunk in range(0, len(targets), CHUNK):
             part = slice(chunk, chunk + CHUNK)
-            x, right = states[part], targets[part, None]
-            logits = (x @ weight.t()).to(wide)  # [CHUNK, V]
-            right_logits, top_logits = logits.gather(1, right).squeeze(1), logits.amax(1)
+            x = states[part]
+            right = torch.arange(len(x), device=x.device), targets[part]
+            logits = x @ weight.t()  # [CHUNK, V]
             p = logits.softmax(1)
-            log_z = top_logits - p.amax(1).log()  # [CHUNK]
-            nll += (log_z - right_logits).sum()
-            uniform += (log_z - x.to(wide) @ weight_mean).sum()
+            right_logits, right_p = logits[right].to(wide), p[right].to(wide)
+            token_nll = -right_p.log()  # [CHUNK]; from p, which is cheaper than another pass over the logits
+            lost = (right_p < TINY).nonzero().squeeze(1)  # except where p is too small for its type
+            token_nll[lost] = logits[lost].to(wide).logsumexp(1) - right_logits[lost]
+            nll += token_nll.sum()
+            uniform += (token_nll + right_logits - x.to(wide) @ weight_mean).sum()
             if training:
-                p.scatter_add_(1, right, torch.full_like(right, smoothing - 1, dtype=wide))
-                p = p.to(states.dtype)
+                p[right] -= 1 - smoothing
                 torch.mm(p, weight, out=states_gradient[part])
                 weight_gradient += p.t() @ x
         if training:
