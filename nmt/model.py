@@ -74,6 +74,12 @@ class Attention(nn.Module):
         heads = projected.view(projected.size(0), projected.size(1), self.heads, -1)
         return [part.permute(1, 2, 0, 3) for part in heads.split(sizes, -1)]
 
+    def initialize(self, joined: nn.Linear, *sizes: int) -> None:
+        """Xavier uniform for each of the projections that `joined` joins, as if it stood alone; `sizes` as for `split`."""
+        for size, rows in zip(sizes, joined.weight.view(self.heads, sum(sizes), -1).split(sizes, 1), strict=True):
+            bound = math.sqrt(6 / (joined.in_features + self.heads * size))
+            rows.uniform_(-bound, bound)
+
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         """Attention for queries [B, H, T, K] over keys [B, H, S, K] and values [B, H, S, V], heads joined. [T, B, D]"""
         heads = attention(queries, keys, values, mask)  # [B, H, T, V]
@@ -86,6 +92,10 @@ class SelfAttention(Attention):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         self.query_key_value = nn.Linear(config.d_model, config.heads * (2 * config.d_k + config.d_v))
+
+    def initialize_joined(self) -> None:
+        """Initialize the projections that stand in one matrix."""
+        self.initialize(self.query_key_value, self.d_k, self.d_k, self.d_v)
 
     def project(self, x: Tensor) -> list[Tensor]:
         """Queries [B, H, T, K], keys [B, H, T, K] and values [B, H, T, V] of x [T, B, D]."""
@@ -104,6 +114,10 @@ class CrossAttention(Attention):
         super().__init__(config)
         self.query = nn.Linear(config.d_model, config.heads * config.d_k)
         self.key_value = nn.Linear(config.d_model, config.heads * (config.d_k + config.d_v))
+
+    def initialize_joined(self) -> None:
+        """Initialize the projections that stand in one matrix."""
+        self.initialize(self.key_value, self.d_k, self.d_v)
 
     def keys_values(self, memory: Tensor) -> list[Tensor]:
         """Keys [B, H, S, K] and values [B, H, S, V] of memory [S, B, D]."""
@@ -138,7 +152,7 @@ class FeedForward(nn.Module):
         self.outer = nn.Linear(config.d_ff, config.d_model)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.outer(self.inner(x).relu_())  # type: ignore[no-any-return]
+        return self.outer(self.inner(x).relu())  # type: ignore[no-any-return]
 
 
 class EncoderLayer(nn.Module):
@@ -198,20 +212,15 @@ class Transformer(nn.Module):
     @torch.no_grad()
     def initialize(self) -> None:
         """Embeddings N(0, 1/d_model), each projection Xavier uniform by itself, biases 0, LayerNorm 1 and 0."""
-        for name, module in self.named_modules():
+        for module in self.modules():
             if isinstance(module, nn.Embedding):
                 module.weight.normal_(0, self.config.d_model**-0.5)
             elif isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
                 nn.init.zeros_(module.bias)
-                width = {"query": self.config.d_k, "key": self.config.d_k, "value": self.config.d_v}  # of one head
-                parts = [width[part] for part in name.rpartition(".")[2].split("_") if part in width]
-                if not parts:
-                    nn.init.xavier_uniform_(module.weight)
-                    continue
-                heads = module.weight.view(self.config.heads, -1, self.config.d_model)
-                for part, rows in zip(parts, heads.split(parts, 1), strict=True):
-                    bound = math.sqrt(6 / (self.config.d_model + self.config.heads * part))
-                    rows.uniform_(-bound, bound)
+        for module in self.modules():
+            if isinstance(module, SelfAttention | CrossAttention):
+                module.initialize_joined()
 
     def use_generator(self, generator: torch.Generator) -> None:
         """Draw all dropout masks from `generator`."""
