@@ -66,18 +66,19 @@ def test_every_step_is_the_teacher_forced_one_whatever_becomes_of_the_rows(
 
 @pytest.mark.parametrize("beam", [1, 4])
 def test_the_log_probability_of_each_hypothesis_is_its_teacher_forced_sum(beam: int) -> None:
-    model = built(torch.float32)
-    model.embedding.weight[EOS] *= 3  # so that some hypotheses end before their limit
     config = DecodeConfig(beam_size=beam, length_penalty=0.6, max_length_offset=12, stop="exact", precision="float32")
-    results = beam_search(CachedDecoder(model, padded(SOURCES)), [len(source) + 12 for source in SOURCES], config, beam)
-    lengths = set()
-    for source, found in zip(SOURCES, results, strict=True):
-        for hypothesis in found:
-            scores = teacher_forced(model, source, [BOS, *hypothesis.ids])
-            expected = scores.gather(1, torch.tensor([*hypothesis.ids, EOS])[:, None]).sum().item()
-            assert hypothesis.log_prob == pytest.approx(expected, abs=1e-4)
-            lengths.add((len(hypothesis.ids), hypothesis.finished))
-    assert {finished for _, finished in lengths} == {True, False}
+    finished = set()
+    for strength in (1, 3, 9, 27):  # of the end symbol, so that some hypotheses end before their limit and others do not
+        model = built(torch.float32)
+        model.embedding.weight[EOS] *= strength
+        results = beam_search(CachedDecoder(model, padded(SOURCES)), [len(source) + 12 for source in SOURCES], config, beam)
+        for source, found in zip(SOURCES, results, strict=True):
+            for hypothesis in found:
+                scores = teacher_forced(model, source, [BOS, *hypothesis.ids])
+                expected = scores.gather(1, torch.tensor([*hypothesis.ids, EOS])[:, None]).sum().item()
+                assert hypothesis.log_prob == pytest.approx(expected, abs=1e-4)
+                finished.add(hypothesis.finished)
+    assert finished == {True, False}
 
 
 def test_bfloat16_gives_log_probabilities_in_float32() -> None:
