@@ -35,6 +35,11 @@ class Batch:
     tgt_in: Tensor  # [B, T] int64, begins with the begin symbol
     tgt_out: Tensor  # [B, T] int64, ends with the end symbol
 
+    @property
+    def tokens(self) -> int:
+        """Target tokens, end symbols counted, padding not."""
+        return int((self.tgt_out != PAD).sum())
+
     def to(self, device: torch.device) -> "Batch":
         """The same on another device."""
         return Batch(*(t.to(device, non_blocking=True) for t in (self.src, self.tgt_in, self.tgt_out)))

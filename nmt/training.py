@@ -31,7 +31,6 @@ from nmt.errors import UserError
 from nmt.loss import batch_sums
 from nmt.model import ModelConfig, Transformer
 from nmt.optim import adam, learning_rate, set_learning_rate
-from nmt.symbols import PAD
 from nmt.validation import HeldOutLoss, held_out_loss, perplexity
 
 log = logging.getLogger(__name__)
@@ -139,7 +138,7 @@ class Trainer:
         step = self.state.step + 1
         self.optimizer.zero_grad(set_to_none=True)
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)
-        tokens = sum(int((batch.tgt_out != PAD).sum()) for batch in update.pieces)
+        tokens = sum(batch.tokens for batch in update.pieces)
         for piece, batch in enumerate(update.pieces):
             self.generator.manual_seed(_seed(self.seed, step, piece))
             loss, nll = batch_sums(self.model, batch.to(self.device), self.config.label_smoothing, self.config.precision)

@@ -9,7 +9,6 @@ import torch
 from nmt.batches import in_order
 from nmt.loss import batch_sums
 from nmt.model import Transformer
-from nmt.symbols import PAD
 
 BATCH_TOKENS = 4096
 
@@ -44,8 +43,7 @@ def held_out_loss(model: Transformer, shards: Path, device: torch.device, precis
     model.eval()
     nll, tokens = torch.zeros((), dtype=torch.float64, device=device), 0
     for batch in in_order(shards, BATCH_TOKENS):
-        batch = batch.to(device)
-        nll += batch_sums(model, batch, 0.0, precision)[1]
-        tokens += int((batch.tgt_out != PAD).sum())
+        nll += batch_sums(model, batch.to(device), 0.0, precision)[1]
+        tokens += batch.tokens
     model.train(training)
     return HeldOutLoss(nll.item(), tokens)

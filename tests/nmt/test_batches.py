@@ -188,6 +188,7 @@ def test_a_batch_is_filled_up_with_padding_that_changes_no_loss() -> None:
     batch = collate(pairs)
     assert batch.src.shape == (36, 18) and batch.tgt_in.shape == batch.tgt_out.shape == (36, 20)
     assert [int(x) for x in (batch.tgt_out != PAD).sum(1)] == [len(target) + 1 for _, target in pairs] + [0] * 3
+    assert batch.tokens == sum(len(target) + 1 for _, target in pairs)
     states = model(batch.src, batch.tgt_in)
     assert states.isfinite().all()
     for row, pair in enumerate(pairs):
