@@ -15,6 +15,8 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PYTHONUNBUFFERED := 1
 export DO_NOT_TRACK := 1
 
+SPREAD := --numprocesses auto --maxprocesses 4 --dist worksteal
+
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' Makefile
 
@@ -25,10 +27,10 @@ repro: $(INSTALLED) ## build what `reproduce` in params.yaml names: data, model,
 	@echo && for report in runs/*/*/report.html; do echo "report: $$report"; done
 
 test: $(INSTALLED) ## the fast tests and one slow test of each kind (below 5 minutes on 2 cores)
-	@python -m pytest -m "not slow or essential"
+	@python -m pytest $(SPREAD) -m "not slow or essential"
 
 test-all: test ## the same, then the other slow tests
-	@python -m pytest -m "slow and not essential"
+	@python -m pytest $(SPREAD) -m "slow and not essential"
 
 check: $(INSTALLED) ## lint, format, types
 	@ruff check
