@@ -19,6 +19,7 @@ from nmt.examples import Row, by_length, choose, differences
 from nmt.figures import Line, chart
 from nmt.outputs import whole_file
 from nmt.raw import read_manifest
+from stages import params
 from stages.command import run
 
 TEMPLATE = Path(__file__).with_name("report.html.j2")
@@ -50,6 +51,7 @@ def main(
         cleaning=read_json(cleaning),
         average=read_json(average),
         config=read_json(averaged / "config.json"),
+        decode=params.value("decode"),
         scores=scored,
         shown=shown,
         training=table,
