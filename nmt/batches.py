@@ -10,7 +10,7 @@ processes:
 Only lengths are held, and only of one group, so memory does not grow with the corpus.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,14 +49,19 @@ class Batch:
 class Update:
     """What one step of the optimizer sees."""
 
-    pairs: list[tuple[int, int]]  # (number of the shard, row in it), in the order of `pieces`
-    pieces: list[Batch]  # at most `microbatches`, none empty
+    pairs: list[tuple[int, int]]  # (number of the shard, row in it), in the order of the pieces
+    tokens: int  # target tokens of all pieces, end symbols counted
+    count: int  # pieces, at most `microbatches`, none empty
+    pieces: dict[int, Batch]  # those that were asked for, by number: 0, 1, …, count - 1
 
 
-def updates(shards: Path, tokens_per_update: int, microbatches: int, seed: int, after: int = 0) -> Iterator[Update]:
+def updates(
+    shards: Path, tokens_per_update: int, microbatches: int, seed: int, after: int = 0, wanted: Container[int] | None = None
+) -> Iterator[Update]:
     """The updates after+1, after+2, … of the endless training on the folder `shards`, epoch after epoch.
 
-    Raises UserError, before the first one, when a pair alone is longer than an update.
+    Of the pieces only those with a number in `wanted` (None: all) are made. Raises UserError, before the first update, when a pair alone
+    is longer than an update.
     """
     files = shard_files(shards)
     for path in files:
@@ -74,9 +79,14 @@ def updates(shards: Path, tokens_per_update: int, microbatches: int, seed: int, 
             for rows in plan[skip:]:
                 members = np.searchsorted(first, rows, side="right") - 1
                 places = list(zip(members.tolist(), (rows - first[members]).tolist(), strict=True))
-                cuts = np.array_split(np.arange(len(places)), microbatches)
-                pieces = [collate([_pair(group[places[i][0]], places[i][1]) for i in cut]) for cut in cuts if len(cut)]
-                yield Update([(numbers[member], row) for member, row in places], pieces)
+                cuts = [cut for cut in np.array_split(np.arange(len(places)), microbatches) if len(cut)]
+                pieces = {
+                    number: collate([_pair(group[places[i][0]], places[i][1]) for i in cut])
+                    for number, cut in enumerate(cuts)
+                    if wanted is None or number in wanted
+                }
+                pairs = [(numbers[member], row) for member, row in places]
+                yield Update(pairs, int(tgt_lengths[rows].sum()), len(cuts), pieces)
             skip = max(0, skip - len(plan))
         epoch += 1
 

@@ -28,7 +28,7 @@ def translate(
     length_penalty: Annotated[float, typer.Option(help="Alpha of Wu et al. 2016", min=0)] = 0.6,
 ) -> None:
     """Translate standard input to standard output, line by line."""
-    device = hardware.prepare(hardware.HardwareConfig(device="auto", threads="auto", scratch=".scratch", decode_tokens=6000))
+    device = hardware.prepare(hardware.HardwareConfig())
     from nmt.bundle import load_bundle
     from nmt.lines import stream_lines
     from nmt.search import DecodeConfig

@@ -28,15 +28,18 @@ HEAP = 1 << 30  # bytes that are to lie in huge pages
 class HardwareConfig(Config):
     """Section `hardware`: read by the stages that compute, a dependency of none."""
 
-    device: Literal["auto", "cpu", "cuda"]
-    threads: Literal["auto"] | Annotated[int, Field(ge=1)]
-    scratch: str = Field(min_length=1)
-    decode_tokens: int = Field(ge=1)
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    processes: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
+    threads: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
+    patience: float = Field(600, gt=0, allow_inf_nan=False)
+    scratch: str = Field(".scratch", min_length=1)
+    decode_tokens: int = Field(6000, ge=1)
 
 
 def prepare(config: HardwareConfig) -> "torch.device":
     """Set this process up for fast arithmetic and return the device to compute on.
 
+    Of several processes on this machine, as torchrun starts them, each takes its share of the cores and a GPU of its own.
     Raises UserError when a GPU is asked for and there is none.
     """
     # Threads that spin while they wait are fast alone, but bring two trainings on one machine to a few percent of their speed each;
@@ -48,15 +51,23 @@ def prepare(config: HardwareConfig) -> "torch.device":
     _keep_freed_memory()
     import torch
 
+    neighbours, place = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))
     if config.threads != "auto":
         torch.set_num_threads(config.threads)
+    elif neighbours > 1:
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // neighbours))
     if not torch.cpu._is_amx_tile_supported():
         # On processors other than Intel's, torch's default for float32 products (MKL) is half as fast as oneDNN, which "medium" selects.
         # The kernel is float32 all the same, except with AMX units, where it would be bfloat16.
         torch.set_float32_matmul_precision("medium")
     if config.device == "cuda" and not torch.cuda.is_available():
         raise UserError("hardware.device is cuda, but PyTorch sees no GPU here: set it to auto or cpu, or install a CUDA build of PyTorch")
-    return torch.device("cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu")
+    if config.device == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    if place >= torch.cuda.device_count():
+        raise UserError(f"process {place} of this machine has no GPU: there are {torch.cuda.device_count()}, one for each process")
+    torch.cuda.set_device(place)
+    return torch.device("cuda", place)
 
 
 def warn_where_slow(precision: str, device: "torch.device") -> None:

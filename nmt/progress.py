@@ -12,17 +12,18 @@ from typing import Self
 class Progress:
     """Counts `unit`s of a job called `label` up to `total` (None: unknown) and shows rate and time left.
 
-    `done` is where the job already stands when it begins, so that resumed work shows an honest rate.
+    `done` is where the job already stands when it begins, so that resumed work shows an honest rate. Only counts unless `visible`.
     """
 
     TERMINAL_SECONDS = 0.2
     LOG_SECONDS = 10.0
 
-    def __init__(self, label: str, total: int | None, unit: str, done: int = 0) -> None:
+    def __init__(self, label: str, total: int | None, unit: str, done: int = 0, visible: bool = True) -> None:
         self.label, self.total, self.unit = label, total, unit
         self.done = self.first = done
         self.note = ""
-        self.terminal = sys.stderr.isatty()
+        self.visible = visible
+        self.terminal = visible and sys.stderr.isatty()
         self.began = self.shown = time.monotonic()
 
     def advance(self, count: int = 1, note: str | None = None) -> None:
@@ -59,6 +60,8 @@ class Progress:
             sys.stderr.write("\n")
 
     def _show(self, line: str) -> None:
+        if not self.visible:
+            return
         sys.stderr.write(f"\r{line}\x1b[K" if self.terminal else f"{line}\n")
         sys.stderr.flush()
 

@@ -5,14 +5,18 @@ moment and goes on from a checkpoint ends with the same bytes as one that was ne
 import logging
 import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Literal, Self
+from types import TracebackType
+from typing import Literal, Self, cast
 
 import numpy as np
 import torch
 from pydantic import Field, model_validator
+from torch import Tensor
 
 from nmt.batches import Update, updates
 from nmt.checkpoint import (
@@ -31,6 +35,7 @@ from nmt.errors import UserError
 from nmt.loss import batch_sums
 from nmt.model import ModelConfig, Transformer
 from nmt.optim import adam, learning_rate, set_learning_rate
+from nmt.ranks import Ranks, tree_sum
 from nmt.validation import HeldOutLoss, held_out_loss, perplexity
 
 log = logging.getLogger(__name__)
@@ -107,11 +112,23 @@ class Stopped(Exception):
         self.step = step
 
 
+class Diverged(UserError):
+    """The gradients of SKIPPED_IN_A_ROW updates one after the other were not finite."""
+
+
 class Trainer:
     """A model, its optimizer and its place in the training."""
 
-    def __init__(self, config: TrainConfig, model_config: ModelConfig, vocab_size: int, seed: int, device: torch.device) -> None:
-        self.config, self.model_config, self.seed, self.device = config, model_config, seed, device
+    def __init__(
+        self,
+        config: TrainConfig,
+        model_config: ModelConfig,
+        vocab_size: int,
+        seed: int,
+        device: torch.device,
+        ranks: Ranks = Ranks(),  # noqa: B008  (immutable)
+    ) -> None:
+        self.config, self.model_config, self.seed, self.device, self.ranks = config, model_config, seed, device, ranks
         torch.manual_seed(seed)
         self.model = Transformer(model_config, vocab_size)
         self.state = State()
@@ -134,19 +151,22 @@ class Trainer:
             }
 
     def update(self, update: Update) -> dict[str, float]:
-        """Apply one update and return its sums: loss, nll, tokens, gradient_norm. Not applied when the gradient is not finite."""
+        """Apply one update and return its sums: loss, nll, tokens, gradient_norm. Not applied when the gradient is not finite.
+
+        Each process computes its share of the pieces; afterwards all have the same sums and the same weights.
+        """
         step = self.state.step + 1
-        self.optimizer.zero_grad(set_to_none=True)
-        sums = torch.zeros(2, dtype=torch.float64, device=self.device)
-        tokens = sum(batch.tokens for batch in update.pieces)
-        for piece, batch in enumerate(update.pieces):
-            self.generator.manual_seed(_seed(self.seed, step, piece))
-            loss, nll = batch_sums(self.model, batch.to(self.device), self.config.label_smoothing, self.config.precision)
-            loss.backward(loss.new_tensor(1 / tokens))
-            sums += torch.stack([loss.detach(), nll])
-        gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
+        sums = torch.zeros(self.config.microbatches, 2, dtype=torch.float64, device=self.device)  # loss and nll of each piece
+        gradients = tree_sum(self._gradients(step, update, sums))
+        if gradients is None:  # fewer pieces than processes
+            gradients = [torch.zeros_like(parameter) for parameter in self.model.parameters()]
+        self.ranks.meet(step)
+        self.ranks.sum_tree(gradients, holders=-(-update.count // len(self.pieces)), step=step)
+        self.ranks.sum(sums, step)
+        for parameter, gradient in zip(self.model.parameters(), gradients, strict=True):
+            parameter.grad = gradient
         norm = torch.nn.utils.get_total_norm(gradients).item()
-        loss_sum, nll_sum = sums.tolist()
+        loss_sum, nll_sum = sums.sum(0).tolist()
         if math.isfinite(norm) and math.isfinite(loss_sum):
             set_learning_rate(self.optimizer, self.rate(step))
             self.optimizer.step()
@@ -156,20 +176,36 @@ class Trainer:
             self.state.skipped += 1
             self.state.skipped_in_a_row += 1
         self.state.step = step
-        return {"loss": loss_sum, "nll": nll_sum, "tokens": tokens, "gradient_norm": norm}
+        return {"loss": loss_sum, "nll": nll_sum, "tokens": update.tokens, "gradient_norm": norm}
+
+    @property
+    def pieces(self) -> range:
+        """The numbers of the pieces that this process computes."""
+        return self.ranks.share_of(self.config.microbatches)
+
+    def _gradients(self, step: int, update: Update, sums: Tensor) -> Iterator[list[Tensor]]:
+        """The gradient of each piece by itself, in the order of the parameters; its loss and nll go into `sums`."""
+        self.optimizer.zero_grad(set_to_none=True)
+        for piece, batch in update.pieces.items():
+            self.generator.manual_seed(_seed(self.seed, step, piece))
+            loss, nll = batch_sums(self.model, batch.to(self.device), self.config.label_smoothing, self.config.precision)
+            loss.backward(loss.new_tensor(1 / update.tokens))
+            sums[piece] = torch.stack([loss.detach(), nll])
+            yield [cast(Tensor, parameter.grad) for parameter in self.model.parameters()]
+            self.optimizer.zero_grad(set_to_none=True)
 
     def rate(self, step: int) -> float:
         """The learning rate of update `step`."""
         return learning_rate(step, self.model_config.d_model, self.config.warmup_updates)
 
-    def save(self, folder: Path) -> Checkpoint:
-        """Write a checkpoint from which `resume` goes on."""
-        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in self.model.state_dict().items()}
+    def saving(self, folder: Path) -> Callable[[], Checkpoint]:
+        """What writes a checkpoint of this moment, from which `resume` goes on, to `folder` when it is called, now or later."""
+        weights = {name: _copy(tensor) for name, tensor in self.model.state_dict().items()}
         moments = {}
         for name, parameter in self.model.named_parameters():
             for key in ("exp_avg", "exp_avg_sq"):
                 moment = self.optimizer.state[parameter].get(key, torch.zeros_like(parameter))
-                moments[f"{key}.{name}"] = moment.detach().cpu().contiguous()
+                moments[f"{key}.{name}"] = _copy(moment)
         state = {
             "step": self.state.step,
             "seed": self.seed,
@@ -179,7 +215,7 @@ class Trainer:
             "adam_step": self.state.step - self.state.skipped,
             "progress": asdict(self.state),
         }
-        return save_checkpoint(folder, weights, moments, state)
+        return partial(save_checkpoint, folder, weights, moments, state)
 
     def _place(self) -> None:
         self.model.to(self.device).train()
@@ -197,42 +233,69 @@ def train(
 ) -> None:
     """Train up to the configured number of updates on the folder `shards`, leaving checkpoints in `folder`.
 
-    `report` is called after each update. When `stop` says so, the update at hand is finished and saved and Stopped raised.
-    Raises UserError when the gradients of SKIPPED_IN_A_ROW updates one after the other are not finite.
+    `report` is called after each update. When `stop` says so in some process, the update at hand is finished and saved and Stopped raised.
+    The first process alone validates, writes and warns. Raises Diverged.
     """
-    config, state = trainer.config, trainer.state
+    config, state, ranks = trainer.config, trainer.state, trainer.ranks
     row_every = max(1, config.checkpoint_every // ROWS_PER_CHECKPOINT)
-    plan = updates(shards / "train", config.tokens_per_update, config.microbatches, trainer.seed, after=state.step)
-    while state.step < config.updates:
-        update = next(plan)
-        sums = trainer.update(update)
-        if math.isfinite(sums["loss"]):
-            state.interval.loss += sums["loss"]
-            state.interval.nll += sums["nll"]
-            state.interval.tokens += int(sums["tokens"])
-        else:
-            log.warning("update %d is skipped: its loss or gradient is not finite", state.step)
-            if state.skipped_in_a_row == SKIPPED_IN_A_ROW:
-                places = ", ".join(f"{shard}:{row}" for shard, row in update.pairs[:10])
-                raise UserError(
-                    f"training diverged: the gradients of {SKIPPED_IN_A_ROW} updates up to {state.step} were not finite "
-                    f"(shard:row of its first pairs: {places}); raise train.warmup_updates or look at these pairs"
-                )
-        state.tokens += int(sums["tokens"])
-        checkpoint_due = config.is_scheduled(state.step)
-        if state.step % row_every == 0 or checkpoint_due:
-            valid = held_out_loss(trainer.model, shards / "valid", trainer.device, config.precision) if checkpoint_due else None
-            state.rows.append(_row(state, trainer.rate(state.step), sums["gradient_norm"], valid))
-            state.interval = Interval()
-        report(state)
-        if checkpoint_due:
-            trainer.save(folder)
-            _prune(folder, config, state.step)
-        if stop() and state.step < config.updates:
-            if not checkpoint_due:
-                trainer.save(folder)
-                _prune(folder, config, state.step)
-            raise Stopped(state.step)
+    plan = updates(shards / "train", config.tokens_per_update, config.microbatches, trainer.seed, state.step, trainer.pieces)
+    with _Behind() as behind:
+        while state.step < config.updates:
+            update = next(plan)
+            sums = trainer.update(update)
+            if math.isfinite(sums["loss"]):
+                state.interval.loss += sums["loss"]
+                state.interval.nll += sums["nll"]
+                state.interval.tokens += int(sums["tokens"])
+            else:
+                if ranks.first:
+                    log.warning("update %d is skipped: its loss or gradient is not finite", state.step)
+                if state.skipped_in_a_row == SKIPPED_IN_A_ROW:
+                    places = ", ".join(f"{shard}:{row}" for shard, row in update.pairs[:10])
+                    raise Diverged(
+                        f"training diverged: the gradients of {SKIPPED_IN_A_ROW} updates up to {state.step} were not finite "
+                        f"(shard:row of its first pairs: {places}); raise train.warmup_updates or look at these pairs"
+                    )
+            state.tokens += int(sums["tokens"])
+            checkpoint_due = config.is_scheduled(state.step)
+            if ranks.first and (state.step % row_every == 0 or checkpoint_due):
+                valid = held_out_loss(trainer.model, shards / "valid", trainer.device, config.precision) if checkpoint_due else None
+                state.rows.append(_row(state, trainer.rate(state.step), sums["gradient_norm"], valid))
+                state.interval = Interval()
+            report(state)
+            stopping = ranks.any(stop(), state.step) and state.step < config.updates
+            behind.check()
+            if ranks.first and (checkpoint_due or stopping):
+                behind.do(partial(_save, trainer.saving(folder), folder, config))
+            if stopping:
+                raise Stopped(state.step)
+
+
+class _Behind:
+    """Work in another thread while the training goes on, one piece at a time. What it raises is raised here."""
+
+    def __init__(self) -> None:
+        self.pool = ThreadPoolExecutor(1)
+        self.last: Future[None] | None = None
+
+    def do(self, work: Callable[[], None]) -> None:
+        """Begin `work` when the one before it is done."""
+        if self.last:
+            self.last.result()
+        self.last = self.pool.submit(work)
+
+    def check(self) -> None:
+        """Raise what the work at hand has raised so far."""
+        if self.last and self.last.done():
+            self.last.result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.pool.shutdown()
+        if self.last and (error is None or isinstance(error, Stopped)):  # else the error is what counts
+            self.last.result()
 
 
 def resumable(folder: Path, config: TrainConfig) -> Checkpoint | None:
@@ -267,6 +330,10 @@ def resumable(folder: Path, config: TrainConfig) -> Checkpoint | None:
     return None
 
 
+def _save(write: Callable[[], Checkpoint], folder: Path, config: TrainConfig) -> None:
+    _prune(folder, config, write().step)
+
+
 def _prune(folder: Path, config: TrainConfig, step: int) -> None:
     """Of the checkpoints up to `step` keep this one and the last two scheduled ones whole, and the weights that the run is to leave behind.
 
@@ -297,6 +364,11 @@ def _row(state: State, rate: float, gradient_norm: float, valid: HeldOutLoss | N
         "gradient_norm": gradient_norm if math.isfinite(gradient_norm) else None,
         "skipped": state.skipped,
     }
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    """A copy in main memory, contiguous."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach())
 
 
 def _seed(*key: int) -> int:

@@ -1,8 +1,11 @@
 """Runs a stage's `main` from the command line: its signature is the interface, user errors become one sentence."""
 
+import ctypes
 import errno
 import functools
+import os
 import re
+import signal
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +15,7 @@ import typer
 from nmt.errors import UserError
 
 OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory", re.I)  # what torch raises, on a CPU and on a GPU
+PR_SET_PDEATHSIG = 1  # of Linux' prctl
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -29,6 +33,7 @@ def run(main: Callable[..., None]) -> None:
             print("stopped: the same command does this stage again", file=sys.stderr)
             sys.exit(130)
 
+    _end_with_parent()
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command()(interruptible)
     try:
@@ -47,3 +52,16 @@ def run(main: Callable[..., None]) -> None:
             raise
         print(f"error: a file could not be written ({error.strerror}): make room, then run the same command again", file=sys.stderr)
         sys.exit(2)
+
+
+def _end_with_parent() -> None:
+    """Have Linux end a process that DVC or torchrun started when that one ends, however it does, so that no work goes on unseen.
+
+    A stage gets SIGTERM, on which a training saves its state. A rank, which alone can do no more, is killed.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    if "RANK" in os.environ:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    elif "DVC_STAGE" in os.environ:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM))

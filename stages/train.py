@@ -6,9 +6,11 @@ code. A run that was stopped goes on there; a finished one is laid in place with
 
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nmt import hardware
 from nmt.code import digest, imported_files
@@ -19,6 +21,8 @@ from stages import params
 from stages.command import run
 
 if TYPE_CHECKING:
+    from nmt.model import ModelConfig
+    from nmt.ranks import Ranks
     from nmt.training import State, TrainConfig
 
 ROOT = Path(__file__).parent.parent
@@ -28,47 +32,76 @@ NOT_OF_THE_STATE = {"updates", "checkpoints_kept"}  # parameters of the run's en
 def main(variant: str, shards: Path, checkpoints: Path, training: Path) -> None:
     """Train the model of the section `variant` on the folder `shards`; write the folder `checkpoints` and the table `training`.
 
-    On SIGINT or SIGTERM the state is saved and the exit code is the shell's for that signal, 130 or 143.
+    Where `hardware` asks for several processes, this one starts them and waits. torchrun may start them as well, on several machines that
+    see the same files. On SIGINT or SIGTERM the state is saved and the exit code is the shell's for that signal, 130 or 143.
     """
     signals = _noted_signals()  # before torch is imported, in which an exception may get lost
     machine = params.load("hardware", hardware.HardwareConfig)
     device = hardware.prepare(machine)
-    from nmt.checkpoint import file_sha256
+    from nmt import launch
     from nmt.model import ModelConfig
+    from nmt.ranks import is_rank, joined
     from nmt.shards import read_shard, shard_files
-    from nmt.training import Stopped, TrainConfig, Trainer, resumable, train
+    from nmt.training import Diverged, Stopped, TrainConfig, Trainer, resumable, train
 
     config = params.load(f"{variant}.train", TrainConfig)
-    hardware.warn_where_slow(config.precision, device)
+    count = launch.processes(machine.processes, device, config.microbatches)
+    if count > 1 and not is_rank():
+        launch.start(count, "stages.train", sys.argv[1:], signals)
+        return
     model_config = params.load(f"{variant}.model", ModelConfig)
     seed = params.seed()
     files = [file for part in ("train", "valid") for file in shard_files(shards / part)]
-    facts = {
+    name = fingerprint(_facts(seed, model_config, config, shards, files))
+    with joined(device, machine.patience) as ranks, _scratch(Path(machine.scratch) / "train" / name, ranks) as scratch:
+        ranks.check_same(name)
+        if ranks.first:
+            hardware.warn_where_slow(config.precision, device)
+        trainer = Trainer(config, model_config, read_shard(files[0]).vocab_size, seed, device, ranks)
+        found = ranks.from_first(resumable(scratch / "checkpoints", config) if ranks.first else None)
+        if found:
+            trainer.resume(found)
+            if ranks.first:
+                print(f"train: goes on from update {found.step} in {scratch}", flush=True)
+        try:
+            with Progress("train", config.updates, "updates", done=trainer.state.step, visible=ranks.first) as progress:
+
+                def report(state: "State") -> None:
+                    loss = state.rows[-1]["loss"] if state.rows else None
+                    progress.advance(1, None if loss is None else f"loss {loss:.3f}")
+
+                train(trainer, shards, scratch / "checkpoints", lambda: bool(signals), report)
+        except Diverged:
+            if ranks.first:
+                raise
+            sys.exit(2)  # all processes know it, one says so
+        except Stopped as stopped:
+            if ranks.first:
+                print(stopped, file=sys.stderr)
+            sys.exit(128 + (signals or [signal.SIGTERM])[0])
+        if ranks.first:
+            _lay_in_place(scratch / "checkpoints", config, checkpoints)
+            _write_table(trainer.state.rows, training)
+
+
+def _facts(seed: int, model_config: "ModelConfig", config: "TrainConfig", shards: Path, files: list[Path]) -> dict[str, Any]:
+    """All that decides the state at update n."""
+    from nmt.checkpoint import file_sha256
+
+    return {
         "seed": seed,
         "model": model_config.model_dump(),
         "train": config.model_dump(exclude=NOT_OF_THE_STATE),
         "data": {str(file.relative_to(shards)): file_sha256(file) for file in files},
         "code": digest(imported_files("nmt.training", ROOT), ROOT),
     }
-    with held(Path(machine.scratch) / "train" / fingerprint(facts)) as scratch:
-        trainer = Trainer(config, model_config, read_shard(files[0]).vocab_size, seed, device)
-        found = resumable(scratch / "checkpoints", config)
-        if found:
-            trainer.resume(found)
-            print(f"train: goes on from update {found.step} in {scratch}", flush=True)
-        with Progress("train", config.updates, "updates", done=trainer.state.step) as progress:
 
-            def report(state: "State") -> None:
-                loss = state.rows[-1]["loss"] if state.rows else None
-                progress.advance(1, None if loss is None else f"loss {loss:.3f}")
 
-            try:
-                train(trainer, shards, scratch / "checkpoints", lambda: bool(signals), report)
-            except Stopped as stopped:
-                print(stopped, file=sys.stderr)
-                sys.exit(128 + signals[0])
-        _lay_in_place(scratch / "checkpoints", config, checkpoints)
-        _write_table(trainer.state.rows, training)
+@contextmanager
+def _scratch(folder: Path, ranks: "Ranks") -> Iterator[Path]:
+    """`folder`, held for all processes by the first."""
+    with held(folder) if ranks.first else nullcontext():
+        yield folder
 
 
 def _noted_signals() -> list[int]:

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pytest
 import torch
 from ruamel.yaml import YAML
 
-from nmt.batches import Update, updates
+from nmt.batches import Batch, Update, updates
 from nmt.model import ModelConfig
 from nmt.shards import write_shards
 from nmt.symbols import EOS
@@ -67,6 +67,12 @@ def first_updates(shards: Path, count: int, of: Trainer) -> list[Update]:
     """The updates 1 to `count` of a training."""
     plan = updates(shards / "train", of.config.tokens_per_update, of.config.microbatches, of.seed)
     return [next(plan) for _ in range(count)]
+
+
+def one_update(pieces: Sequence[Batch]) -> Update:
+    """An update of these pieces, of pairs that stand nowhere."""
+    pairs = [(0, n) for piece in pieces for n in range(len(piece.src))]
+    return Update(pairs, sum(piece.tokens for piece in pieces), len(pieces), dict(enumerate(pieces)))
 
 
 def write_params(folder: Path, model: Mapping[str, Any] = MODEL, hardware: Mapping[str, Any] = HARDWARE, **train: Any) -> None:

@@ -31,8 +31,10 @@ def random_lengths(count: int, longest: int = 30, seed: int = 0) -> list[tuple[i
     return [(int(src), int(tgt)) for src, tgt in rng.integers(2, longest + 1, (count, 2))]
 
 
-def take(shards: Path, count: int, seed: int = 1, tokens: int = 100, microbatches: int = 3, after: int = 0) -> list[Update]:
-    return list(itertools.islice(updates(shards, tokens, microbatches, seed, after), count))
+def take(
+    shards: Path, count: int, seed: int = 1, tokens: int = 100, microbatches: int = 3, after: int = 0, wanted: range | None = None
+) -> list[Update]:
+    return list(itertools.islice(updates(shards, tokens, microbatches, seed, after, wanted), count))
 
 
 def epoch(shards: Path, pairs: int, seed: int = 1, tokens: int = 100) -> list[Update]:
@@ -52,7 +54,7 @@ def equal(left: Batch, right: Batch) -> bool:
 
 def same(left: list[Update], right: list[Update]) -> bool:
     return len(left) == len(right) and all(
-        a.pairs == b.pairs and len(a.pieces) == len(b.pieces) and all(map(equal, a.pieces, b.pieces))
+        (a.pairs, a.tokens, list(a.pieces)) == (b.pairs, b.tokens, list(b.pieces)) and all(map(equal, a.pieces.values(), b.pieces.values()))
         for a, b in zip(left, right, strict=True)
     )
 
@@ -90,7 +92,7 @@ def test_updates_hold_neighbours_in_length_and_no_two_neighbours_could_be_one(le
 def test_updates_are_nearly_full_and_nearly_without_padding(tmp_path: Path) -> None:
     lengths = random_lengths(3000)
     found = epoch(write(tmp_path, lengths), 3000, tokens=300)
-    fullest = [max(sum(tokens(piece)[side] for piece in update.pieces) for side in (0, 1)) for update in found]
+    fullest = [max(sum(tokens(piece)[side] for piece in update.pieces.values()) for side in (0, 1)) for update in found]
     assert max(fullest) <= 300 and sum(fullest) / len(fullest) > 0.9 * 300
     longer = [[max(lengths[1000 * shard + row]) for shard, row in update.pairs] for update in found]
     assert sum(map(sum, longer)) / sum(max(update) * len(update) for update in longer) > 0.95
@@ -115,9 +117,10 @@ def test_pairs_are_what_stands_at_their_places_cut_into_pieces_in_order(tmp_path
     shards = write(tmp_path, lengths, size=70)
     for update in take(shards, 40):
         rows = [70 * shard + row for shard, row in update.pairs]
-        assert 1 <= len(update.pieces) <= 3
+        assert 1 <= update.count <= 3 and list(update.pieces) == list(range(update.count))
+        assert update.tokens == sum(piece.tokens for piece in update.pieces.values())
         expected = [([row + 10] * (lengths[row][0] - 1), [row + 10] * (lengths[row][1] - 1)) for row in rows]
-        for piece in update.pieces:
+        for piece in update.pieces.values():
             size = pairs_in(piece)
             assert size > 0
             assert equal(piece, collate(expected[:size]))
@@ -130,8 +133,16 @@ def test_pieces_differ_by_at_most_one_pair_and_there_are_as_many_as_asked_for_wh
     tmp_path: Path, microbatches: int
 ) -> None:
     for update in take(write(tmp_path, random_lengths(100)), 30, microbatches=microbatches):
-        sizes = [pairs_in(piece) for piece in update.pieces]
+        sizes = [pairs_in(piece) for piece in update.pieces.values()]
         assert len(sizes) == min(microbatches, len(update.pairs)) and max(sizes) - min(sizes) <= 1
+
+
+def test_pieces_that_are_not_wanted_are_not_made_and_the_others_are_the_same(tmp_path: Path) -> None:
+    shards = write(tmp_path, random_lengths(100))
+    for update, other in zip(take(shards, 30), take(shards, 30, wanted=range(1, 3)), strict=True):
+        assert (other.pairs, other.tokens, other.count) == (update.pairs, update.tokens, update.count)
+        assert list(other.pieces) == [number for number in update.pieces if number in (1, 2)]
+        assert all(equal(piece, update.pieces[number]) for number, piece in other.pieces.items())
 
 
 @pytest.mark.parametrize("size", [1000, 15])

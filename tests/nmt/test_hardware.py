@@ -86,7 +86,7 @@ def test_freed_memory_is_kept_and_the_next_large_tensors_cost_no_page_faults() -
     program = """\
 import resource
 from nmt.hardware import HardwareConfig, prepare
-prepare(HardwareConfig(device="cpu", threads=1, scratch="s", decode_tokens=1))
+prepare(HardwareConfig(device="cpu", threads=1))
 import torch
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -103,7 +103,7 @@ CHILD = """\
 import sys, os
 from nmt.hardware import HardwareConfig, prepare
 assert "torch" not in sys.modules, "too late for the environment of OpenMP"
-prepare(HardwareConfig(device="cpu", threads=1, scratch="s", decode_tokens=1))
+prepare(HardwareConfig(device="cpu", threads=1))
 assert "torch" in sys.modules
 print(os.environ.get("OMP_WAIT_POLICY"), os.environ.get("GOMP_SPINCOUNT"))
 """

@@ -18,7 +18,7 @@ from nmt.config import parse
 from nmt.errors import UserError
 from nmt.symbols import EOS, PAD
 from nmt.training import SKIPPED_IN_A_ROW, Stopped, TrainConfig, Trainer, resumable, train
-from tests.copy_task import FIRST, MODEL, TRAIN, VOCAB, copies, first_updates, trainer, write_corpus
+from tests.copy_task import FIRST, MODEL, TRAIN, VOCAB, copies, first_updates, one_update, trainer, write_corpus
 
 
 @pytest.fixture(scope="module")
@@ -272,7 +272,7 @@ def test_the_gradient_is_that_of_the_mean_over_all_target_tokens(shards: Path) -
     one = trainer(model={**MODEL, "dropout": 0.0}, label_smoothing=0.1)
     one.model.double()
     short, long = [([FIRST], [FIRST])], [([FIRST + 1] * 5, [FIRST + 2] * 9)] * 3
-    update = Update([(0, n) for n in range(4)], [collate(short), collate(long)])
+    update = one_update([collate(short), collate(long)])
     sums = one.update(update)
     mine = gradients(one)
     other = trainer(model={**MODEL, "dropout": 0.0})
@@ -312,7 +312,7 @@ def test_dropout_depends_on_seed_update_and_piece_and_on_nothing_else(shards: Pa
         one.model.load_state_dict(trainer(seed=1).model.state_dict())
         torch.rand(before)  # what others drew from torch's own generator
         one.state.step = step - 1
-        one.update(Update([(0, 0)], [batch] * pieces))
+        one.update(one_update([batch] * pieces))
         return gradients(one)
 
     assert equal(gradient(), gradient()) and equal(gradient(), gradient(before=7))
@@ -326,7 +326,7 @@ def test_without_dropout_the_pieces_of_equal_content_have_equal_gradients(shards
     found = []
     for pieces in (1, 2):
         one = trainer(model={**MODEL, "dropout": 0.0})
-        one.update(Update([(0, 0)], [batch] * pieces))
+        one.update(one_update([batch] * pieces))
         found.append(gradients(one)["embedding.weight"])
     assert torch.allclose(*found, rtol=1e-4, atol=1e-7)
 
@@ -424,7 +424,7 @@ def test_the_table_is_what_was_seen(tmp_path: Path, shards: Path) -> None:
             16**-0.5 * min(step**-0.5, step * 20**-1.5), rel=1e-12
         )  # eq. 3 with d_model 16, warmup 20
         assert (row["valid_loss"] is None) == (step % 20 != 0)
-    seen = [sum(int((piece.tgt_out != PAD).sum()) for piece in update.pieces) for update in first_updates(shards, 60, one)]
+    seen = [sum(int((piece.tgt_out != PAD).sum()) for piece in update.pieces.values()) for update in first_updates(shards, 60, one)]
     assert [row["tokens"] for row in rows] == [sum(seen[: row["update"]]) for row in rows]
 
 

@@ -209,7 +209,15 @@ def test_every_figure_has_a_caption_and_scrolled_tables_can_be_reached(page: Pag
 
 def test_the_page_tells_what_its_inputs_tell(page: Page) -> None:
     text = page.text()
-    told = ("7,578,624 parameters", "16,988 pairs", "21.0 ± 1.2, 4,321 lines", "19.0 ± 1.8, 777 lines", "10,000,000 target tokens", "5.125", "length_penalty 0.65")
+    told = (
+        "7,578,624 parameters",
+        "16,988 pairs",
+        "21.0 ± 1.2, 4,321 lines",
+        "19.0 ± 1.8, 777 lines",
+        "10,000,000 target tokens",
+        "5.125",
+        "length_penalty 0.65",
+    )
     for words in (*told, "update 1,800 , 2,000", "e" * 64, "c" * 64, "a" * 64, "ratio 2,034", "layers 3", "12.5 %", "seed 2017"):
         assert words.replace(" ,", ",") in text.replace("\u00a0", " ").replace(" ,", ","), words
     assert "nrefs:1| tok:13a| at:21" in text
