@@ -27,7 +27,12 @@ def write(**contents: bytes) -> None:
 
 def test_pairs_come_in_the_order_of_the_files_with_their_lines_exact() -> None:
     write(
-        a_en_gz=gzip.compress(b"\xef\xbb\xbf a\xe2\x80\xa8 \r\nb"), a_de=b"A\n\n", c_en=b"c\r\n", c_de=b"C\rC\n", v_en=b"v\n", v_de=b"V\n"
+        a_en_gz=gzip.compress(b"\xef\xbb\xbf a\xe2\x80\xa8 \r\nb", mtime=0),
+        a_de=b"A\n\n",
+        c_en=b"c\r\n",
+        c_de=b"C\rC\n",
+        v_en=b"v\n",
+        v_de=b"V\n",
     )
     files, counted = source(train=[("c.en", "c.de"), ("a.en.gz", "a.de")], valid=[("v.en", "v.de")]), Counted()
     names = ["c.en", "c.de", "a.en.gz", "a.de", "v.en", "v.de"]
@@ -54,7 +59,7 @@ def test_unequal_counts_are_an_error_with_both_names_both_counts_and_the_first_m
         (None, "a.en cannot be read: No such file"),
         (b"", "a.en is empty"),
         ("x\n".encode("utf-16"), "a.en, line 1, byte 0: this is UTF-16"),
-        (gzip.compress(b"x\n"), "a.en, line 1, byte 0: this is a gzip file"),
+        (gzip.compress(b"x\n", mtime=0), "a.en, line 1, byte 0: this is a gzip file"),
         (b"x\0\n", "a.en, line 1, byte 1: a NUL byte"),
         (b"\xfc\n", "a.en, line 1, byte 0: fc is not UTF-8"),
         (b"X\n", "a.en and a.de hold the same text"),

@@ -3,6 +3,7 @@ import gzip
 import io
 import lzma
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pyarrow
@@ -15,7 +16,7 @@ from nmt.lines import BOM, Stripped, is_blank, read_exact, read_lines, stream_li
 
 CHARACTERS = st.characters(exclude_characters="\n\0", exclude_categories=["Cs"])
 COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
-    ".gz": gzip.compress,
+    ".gz": partial(gzip.compress, mtime=0),  # no time of day
     ".xz": lzma.compress,
     ".bz2": bz2.compress,
     ".zst": lambda data: pyarrow.compress(data, codec="zstd", asbytes=True),
