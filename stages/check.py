@@ -46,6 +46,7 @@ class Reproduce(Config):
 
     corpora: list[str] = Field(min_length=1)
     variants: list[str] = Field(min_length=1)
+    curves: list[str] = []
 
 
 class Params(Config):
@@ -70,10 +71,12 @@ def check(everything: Params) -> None:
     for kind, chosen, known in (
         ("corpora", everything.reproduce.corpora, list(everything.corpora)),
         ("variants", everything.reproduce.variants, list(everything.variants)),
+        ("curves", everything.reproduce.curves, everything.reproduce.variants),
     ):
         for name in chosen:
             if name not in known:
-                raise UserError(f"reproduce.{kind} names {name}, which is not below {kind}: {nearest(name, known)}")
+                place = "in reproduce.variants" if kind == "curves" else f"below {kind}"
+                raise UserError(f"reproduce.{kind} names {name}, which is not {place}: {nearest(name, known)}")
         if len(set(chosen)) < len(chosen):
             raise UserError(f"reproduce.{kind} names one twice: {', '.join(chosen)}")
     for name, corpus in everything.corpora.items():

@@ -31,7 +31,7 @@ def test_every_section_parses_and_fits_the_others_and_nothing_is_left_over() -> 
 
 
 def test_what_a_plain_run_builds_is_small() -> None:
-    assert PARSED.reproduce.model_dump() == {"corpora": ["demo"], "variants": ["tiny"]}
+    assert PARSED.reproduce.model_dump() == {"corpora": ["demo"], "variants": ["tiny"], "curves": []}
 
 
 @pytest.mark.parametrize("name", PAPER)

@@ -71,6 +71,7 @@ def test_the_projects_own_file_passes() -> None:
         ("variants.base.average.last", 6, "variants.base.average.last is 6, but variants.base.train.checkpoints_kept is only 5"),
         ("variants.base", None, "variants.base is None: it must be a section, with model, train, average below it"),
         ("variants", {}, "variants is a section: dictionary should have at least 1 item"),
+        ("reproduce.curves", ["base"], "reproduce.curves names base, which is not in reproduce.variants: known are tiny"),
         ("reproduce.variants", ["tyni"], "reproduce.variants names tyni, which is not below variants: did you mean tiny?"),
         ("reproduce.corpora", ["dmo"], "reproduce.corpora names dmo, which is not below corpora: did you mean demo?"),
         ("reproduce.corpora", ["demo", "demo"], "reproduce.corpora names one twice: demo, demo"),
