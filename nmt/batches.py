@@ -11,6 +11,8 @@ Only lengths are held, and only of one group, so memory does not grow with the c
 """
 
 from collections.abc import Callable, Container, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,8 +43,10 @@ class Batch:
         return int((self.tgt_out != PAD).sum())
 
     def to(self, device: torch.device) -> "Batch":
-        """The same on another device."""
-        return Batch(*(t.to(device, non_blocking=True) for t in (self.src, self.tgt_in, self.tgt_out)))
+        """The same on another device; to a GPU without waiting for it."""
+        here = (self.src, self.tgt_in, self.tgt_out)
+        ready = (tensor.pin_memory() for tensor in here) if device.type == "cuda" else here
+        return Batch(*(tensor.to(device, non_blocking=True) for tensor in ready))
 
 
 @dataclass(frozen=True)
@@ -63,32 +67,85 @@ def updates(
     Of the pieces only those with a number in `wanted` (None: all) are made. Raises UserError, before the first update, when a pair alone
     is longer than an update.
     """
-    files = shard_files(shards)
-    for path in files:
-        _refuse_longer(path, tokens_per_update)
+    files = _fitting(shards, tokens_per_update)
     skip, epoch = after, 0
     while True:
-        order = _rng(seed, epoch).permutation(len(files))
-        for start in range(0, len(order), GROUP_SHARDS):
-            numbers = [int(n) for n in order[start : start + GROUP_SHARDS]]
-            group = [read_shard(files[number]) for number in numbers]
-            first = np.cumsum([0, *(len(shard) for shard in group)])
-            src_lengths = np.concatenate([shard.src.lengths for shard in group]).astype(np.int64) + 1
-            tgt_lengths = np.concatenate([shard.tgt.lengths for shard in group]).astype(np.int64) + 1
-            plan = plan_updates(src_lengths, tgt_lengths, tokens_per_update, _rng(seed, epoch, 1 + start))
-            for rows in plan[skip:]:
-                members = np.searchsorted(first, rows, side="right") - 1
-                places = list(zip(members.tolist(), (rows - first[members]).tolist(), strict=True))
-                cuts = [cut for cut in np.array_split(np.arange(len(places)), microbatches) if len(cut)]
-                pieces = {
-                    number: collate([_pair(group[places[i][0]], places[i][1]) for i in cut])
-                    for number, cut in enumerate(cuts)
-                    if wanted is None or number in wanted
-                }
-                pairs = [(numbers[member], row) for member, row in places]
-                yield Update(pairs, int(tgt_lengths[rows].sum()), len(cuts), pieces)
-            skip = max(0, skip - len(plan))
+        for group in _groups(files, tokens_per_update, seed, epoch):
+            for rows in group.plan[skip:]:
+                cuts = _cuts(rows, microbatches)
+                pieces = {number: group.collate(cut) for number, cut in enumerate(cuts) if wanted is None or number in wanted}
+                pairs = [(group.numbers[member], row) for member, row in group.places(rows)]
+                yield Update(pairs, int(group.tgt_lengths[rows].sum()), len(cuts), pieces)
+            skip = max(0, skip - len(group.plan))
         epoch += 1
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Some shards of an epoch, their pairs numbered through, and the updates made of them."""
+
+    numbers: list[int]  # of the shards
+    shards: list[Shard]
+    first: Rows  # number of the first pair of each shard, and of the end
+    src_lengths: Lengths  # end symbols counted
+    tgt_lengths: Lengths
+    plan: list[Rows]
+
+    def places(self, rows: Rows) -> list[tuple[int, int]]:
+        """For each pair the position of its shard in `shards`, and its row there."""
+        members = np.searchsorted(self.first, rows, side="right") - 1
+        return list(zip(members.tolist(), (rows - self.first[members]).tolist(), strict=True))
+
+    def collate(self, rows: Rows) -> Batch:
+        """The pairs with these numbers as a piece."""
+        return collate([_pair(self.shards[member], row) for member, row in self.places(rows)])
+
+
+def _groups(files: Sequence[Path], tokens_per_update: int, seed: int, epoch: int) -> Iterator[_Group]:
+    """The groups of an epoch."""
+    order = _rng(seed, epoch).permutation(len(files))
+    for start in range(0, len(order), GROUP_SHARDS):
+        numbers = [int(n) for n in order[start : start + GROUP_SHARDS]]
+        shards = [read_shard(files[number]) for number in numbers]
+        first = np.cumsum([0, *(len(shard) for shard in shards)])
+        src_lengths = np.concatenate([shard.src.lengths for shard in shards]).astype(np.int64) + 1
+        tgt_lengths = np.concatenate([shard.tgt.lengths for shard in shards]).astype(np.int64) + 1
+        plan = plan_updates(src_lengths, tgt_lengths, tokens_per_update, _rng(seed, epoch, 1 + start))
+        yield _Group(numbers, shards, first, src_lengths, tgt_lengths, plan)
+
+
+def _cuts(rows: Rows, microbatches: int) -> list[Rows]:
+    """The rows of an update cut into pieces."""
+    return [cut for cut in np.array_split(rows, microbatches) if len(cut)]
+
+
+@contextmanager
+def ahead(items: Iterator[Update]) -> Iterator[Iterator[Update]]:
+    """The same endless items, each made in another thread while the one before it is in use."""
+    with ThreadPoolExecutor(1) as maker:
+
+        def handed_over() -> Iterator[Update]:
+            coming = maker.submit(next, items)
+            while True:
+                item = coming.result()
+                coming = maker.submit(next, items)
+                yield item
+
+        yield handed_over()
+
+
+def largest_piece(shards: Path, tokens_per_update: int, microbatches: int, seed: int) -> Batch:
+    """The piece of the first group of updates that takes most memory, padding counted. Later ones are hardly larger.
+
+    Raises UserError when a pair alone is longer than an update.
+    """
+    files = _fitting(shards, tokens_per_update)
+    group = next(_groups(files, tokens_per_update, seed, 0))
+
+    def size(rows: Rows) -> int:
+        return rounded(len(rows)) * sum(rounded(int(lengths[rows].max())) for lengths in (group.src_lengths, group.tgt_lengths))
+
+    return group.collate(max((cut for rows in group.plan for cut in _cuts(rows, microbatches)), key=size))
 
 
 def plan_updates(src_lengths: Lengths, tgt_lengths: Lengths, tokens_per_update: int, rng: np.random.Generator) -> list[Rows]:
@@ -156,14 +213,18 @@ def in_order(shards: Path, tokens: int) -> Iterator[Batch]:
             yield collate([_pair(shard, r) for r in batch])
 
 
-def _refuse_longer(path: Path, tokens_per_update: int) -> None:
-    shard = read_shard(path)
-    longer = np.maximum(shard.src.lengths, shard.tgt.lengths) + 1
-    if longer.max() > tokens_per_update:
-        raise UserError(
-            f"train.tokens_per_update is {tokens_per_update}, but pair {longer.argmax()} of {path} has {longer.max()} tokens: "
-            "raise it, or lower cleaning.max_words and cleaning.max_characters"
-        )
+def _fitting(shards: Path, tokens_per_update: int) -> list[Path]:
+    """The shards of a folder. Raises UserError when a pair alone is longer than an update."""
+    files = shard_files(shards)
+    for path in files:
+        shard = read_shard(path)
+        longer = np.maximum(shard.src.lengths, shard.tgt.lengths) + 1
+        if longer.max() > tokens_per_update:
+            raise UserError(
+                f"train.tokens_per_update is {tokens_per_update}, but pair {longer.argmax()} of {path} has {longer.max()} tokens: "
+                "raise it, or lower cleaning.max_words and cleaning.max_characters"
+            )
+    return files
 
 
 def _pair(shard: Shard, row: int) -> tuple[Ids, Ids]:

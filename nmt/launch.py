@@ -24,8 +24,13 @@ def processes(wanted: Literal["auto"] | int, device: torch.device, microbatches:
     """How many processes compute an update of so many pieces: those of the launcher, or as many as `wanted` here.
 
     `auto` is one on a processor, and on GPUs as many as there are, or fewer that divide the pieces. Raises UserError for a number that
-    does not divide them, or that is larger than the number of GPUs.
+    does not divide them, or that is larger than the number of GPUs, and for a LAUNCHER in the environment other than local.
     """
+    launcher = os.environ.get("LAUNCHER", "local")
+    if launcher != "local":
+        raise UserError(
+            f"LAUNCHER is {launcher}, but only local is known: processes are started on this machine, or by torchrun on several"
+        )
     dividing = [count for count in range(1, microbatches + 1) if microbatches % count == 0]
     gpus = torch.cuda.device_count() if device.type == "cuda" else 1
     if is_rank():

@@ -18,7 +18,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from nmt.batches import Update, updates
+from nmt.batches import Batch, Update, ahead, largest_piece, updates
 from nmt.checkpoint import (
     OPTIMIZER,
     WEIGHTS,
@@ -30,6 +30,7 @@ from nmt.checkpoint import (
     save_checkpoint,
     step_of,
 )
+from nmt.clock import Clock
 from nmt.config import Config, parse
 from nmt.errors import UserError
 from nmt.loss import batch_sums
@@ -132,6 +133,7 @@ class Trainer:
         torch.manual_seed(seed)
         self.model = Transformer(model_config, vocab_size)
         self.state = State()
+        self.clock = Clock()
         self._place()
 
     def resume(self, checkpoint: Checkpoint) -> None:
@@ -160,9 +162,12 @@ class Trainer:
         gradients = tree_sum(self._gradients(step, update, sums))
         if gradients is None:  # fewer pieces than processes
             gradients = [torch.zeros_like(parameter) for parameter in self.model.parameters()]
+        self.clock.spent("compute")
         self.ranks.meet(step)
+        self.clock.spent("waiting")
         self.ranks.sum_tree(gradients, holders=-(-update.count // len(self.pieces)), step=step)
         self.ranks.sum(sums, step)
+        self.clock.spent("exchange")
         for parameter, gradient in zip(self.model.parameters(), gradients, strict=True):
             parameter.grad = gradient
         norm = torch.nn.utils.get_total_norm(gradients).item()
@@ -176,6 +181,7 @@ class Trainer:
             self.state.skipped += 1
             self.state.skipped_in_a_row += 1
         self.state.step = step
+        self.clock.spent("compute")
         return {"loss": loss_sum, "nll": nll_sum, "tokens": update.tokens, "gradient_norm": norm}
 
     @property
@@ -193,6 +199,12 @@ class Trainer:
             sums[piece] = torch.stack([loss.detach(), nll])
             yield [cast(Tensor, parameter.grad) for parameter in self.model.parameters()]
             self.optimizer.zero_grad(set_to_none=True)
+
+    def rehearse(self, batch: Batch) -> None:
+        """Compute on a piece and forget it, so that too little memory shows before the training and not at some later update."""
+        loss, _ = batch_sums(self.model, batch.to(self.device), self.config.label_smoothing, self.config.precision)
+        loss.backward(loss.new_tensor(0.0))
+        self.optimizer.zero_grad(set_to_none=True)
 
     def rate(self, step: int) -> float:
         """The learning rate of update `step`."""
@@ -239,9 +251,12 @@ def train(
     config, state, ranks = trainer.config, trainer.state, trainer.ranks
     row_every = max(1, config.checkpoint_every // ROWS_PER_CHECKPOINT)
     plan = updates(shards / "train", config.tokens_per_update, config.microbatches, trainer.seed, state.step, trainer.pieces)
-    with _Behind() as behind:
+    if state.step < config.updates:
+        trainer.rehearse(largest_piece(shards / "train", config.tokens_per_update, config.microbatches, trainer.seed))
+    with _Behind() as behind, ahead(plan) as plan_ahead:
         while state.step < config.updates:
-            update = next(plan)
+            update = next(plan_ahead)
+            trainer.clock.spent("data")
             sums = trainer.update(update)
             if math.isfinite(sums["loss"]):
                 state.interval.loss += sums["loss"]
@@ -260,6 +275,7 @@ def train(
             checkpoint_due = config.is_scheduled(state.step)
             if ranks.first and (state.step % row_every == 0 or checkpoint_due):
                 valid = held_out_loss(trainer.model, shards / "valid", trainer.device, config.precision) if checkpoint_due else None
+                trainer.clock.spent("validation")
                 state.rows.append(_row(state, trainer.rate(state.step), sums["gradient_norm"], valid))
                 state.interval = Interval()
             report(state)
@@ -267,6 +283,7 @@ def train(
             behind.check()
             if ranks.first and (checkpoint_due or stopping):
                 behind.do(partial(_save, trainer.saving(folder), folder, config))
+            trainer.clock.spent("checkpoint")
             if stopping:
                 raise Stopped(state.step)
 

@@ -42,6 +42,7 @@ def main(variant: str, shards: Path, checkpoints: Path, training: Path) -> None:
     from nmt.model import ModelConfig
     from nmt.ranks import is_rank, joined
     from nmt.shards import read_shard, shard_files
+    from nmt.speed import Speed
     from nmt.training import Diverged, Stopped, TrainConfig, Trainer, resumable, train
 
     config = params.load(f"{variant}.train", TrainConfig)
@@ -63,12 +64,15 @@ def main(variant: str, shards: Path, checkpoints: Path, training: Path) -> None:
             trainer.resume(found)
             if ranks.first:
                 print(f"train: goes on from update {found.step} in {scratch}", flush=True)
+        speed = Speed(scratch / "speed.tsv", trainer) if ranks.first else None
         try:
             with Progress("train", config.updates, "updates", done=trainer.state.step, visible=ranks.first) as progress:
 
                 def report(state: "State") -> None:
+                    if speed:
+                        speed.look()
                     loss = state.rows[-1]["loss"] if state.rows else None
-                    progress.advance(1, None if loss is None else f"loss {loss:.3f}")
+                    progress.advance(1, None if loss is None else f"loss {loss:.3f}{speed or ''}")
 
                 train(trainer, shards, scratch / "checkpoints", lambda: bool(signals), report)
         except Diverged:

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmt.batches import GROUP_SHARDS, Batch, Update, collate, in_order, padded, plan_updates, rounded, updates
+from nmt.batches import GROUP_SHARDS, Batch, Update, ahead, collate, in_order, largest_piece, padded, plan_updates, rounded, updates
 from nmt.errors import UserError
 from nmt.model import ModelConfig, Transformer
 from nmt.shards import write_shards
@@ -143,6 +143,27 @@ def test_pieces_that_are_not_wanted_are_not_made_and_the_others_are_the_same(tmp
         assert (other.pairs, other.tokens, other.count) == (update.pairs, update.tokens, update.count)
         assert list(other.pieces) == [number for number in update.pieces if number in (1, 2)]
         assert all(equal(piece, update.pieces[number]) for number, piece in other.pieces.items())
+
+
+def test_made_ahead_they_are_the_same_and_so_is_an_error(tmp_path: Path) -> None:
+    shards = write(tmp_path, random_lengths(100))
+    with ahead(updates(shards, 100, 3, 1)) as plan:
+        assert same(list(itertools.islice(plan, 30)), take(shards, 30))
+    with pytest.raises(UserError, match="has 30 tokens"), ahead(updates(shards, 20, 3, 1)) as plan:
+        next(plan)
+
+
+@pytest.mark.parametrize("microbatches", [1, 3, 8])
+def test_the_largest_piece_is_that_of_the_first_epoch_and_later_ones_are_hardly_larger(tmp_path: Path, microbatches: int) -> None:
+    def size(piece: Batch) -> int:
+        return piece.src.numel() + piece.tgt_out.numel()
+
+    shards = write(tmp_path, random_lengths(300), 70)  # one group
+    largest = size(largest_piece(shards, 100, microbatches, seed=1))
+    first = epoch(shards, 300)
+    sizes = [size(piece) for update in take(shards, 5 * len(first), microbatches=microbatches) for piece in update.pieces.values()]
+    assert largest == max(size(p) for u in take(shards, len(first), microbatches=microbatches) for p in u.pieces.values())
+    assert max(sizes) <= 1.2 * largest
 
 
 @pytest.mark.parametrize("size", [1000, 15])

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 import nmt.training
-from nmt.batches import Update, collate
+from nmt.batches import Batch, Update, collate
 from nmt.checkpoint import OPTIMIZER, STATE, WEIGHTS, checkpoints, open_checkpoint, step_of
 from nmt.config import parse
 from nmt.errors import UserError
+from nmt.model import Transformer
 from nmt.symbols import EOS, PAD
 from nmt.training import SKIPPED_IN_A_ROW, Stopped, TrainConfig, Trainer, resumable, train
 from tests.copy_task import FIRST, MODEL, TRAIN, VOCAB, copies, first_updates, one_update, trainer, write_corpus
@@ -329,6 +330,34 @@ def test_without_dropout_the_pieces_of_equal_content_have_equal_gradients(shards
         one.update(one_update([batch] * pieces))
         found.append(gradients(one)["embedding.weight"])
     assert torch.allclose(*found, rtol=1e-4, atol=1e-7)
+
+
+def test_the_largest_shape_is_tried_before_the_first_update_and_leaves_no_trace(
+    tmp_path: Path, shards: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = run(tmp_path / "plain", shards)
+    sizes: list[int] = []
+    sums = nmt.training.batch_sums
+
+    def watched(model: Transformer, batch: Batch, *rest: Any) -> tuple[Tensor, Tensor]:
+        sizes.append(batch.src.numel() + batch.tgt_out.numel())
+        return sums(model, batch, *rest)
+
+    monkeypatch.setattr(nmt.training, "batch_sums", watched)
+    one = run(tmp_path / "watched", shards)
+    assert sizes[0] == max(sizes) and len(sizes) > 2 * len(one.state.rows)
+    assert equal(one.model.state_dict(), expected.model.state_dict())
+
+
+def test_too_little_memory_shows_before_the_first_update(tmp_path: Path, shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(*_: Any) -> tuple[Tensor, Tensor]:
+        raise MemoryError
+
+    monkeypatch.setattr(nmt.training, "batch_sums", none_left)
+    one = trainer()
+    with pytest.raises(MemoryError):
+        train(one, shards, tmp_path)
+    assert one.state.step == 0 and not list(tmp_path.iterdir())
 
 
 def test_an_update_without_finite_gradient_is_counted_and_changes_nothing(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:

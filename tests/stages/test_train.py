@@ -1,11 +1,13 @@
 """The stage `train`: killed, stopped, refused, repeated; what it leaves is the same."""
 
+import os
 import random
 import re
 import resource
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -182,6 +184,16 @@ def test_what_is_wrong_in_params_leaves_no_outs(project: Path, section: str, cha
     assert outs() == {}
 
 
+def test_the_table_of_speed_has_a_row_for_each_of_the_training_and_accounts_for_all_time(project: Path) -> None:
+    main()
+    header, *rows = [line.split("\t") for line in (scratch() / "speed.tsv").read_text().splitlines()]
+    assert header[:3] == ["update", "seconds", "tokens_per_second"] and header[-1] == "memory"
+    assert [row[0] for row in rows] == [line.split("\t")[0] for line in Path("training.tsv").read_text().splitlines()[1:]]
+    for row in rows:
+        assert float(row[2]) > 0 and float(row[-1]) > 0.01
+        assert sum(map(float, row[3:-1])) == pytest.approx(100, abs=0.4)
+
+
 @pytest.mark.parametrize("part", ["train", "valid"])
 def test_missing_shards_are_named(project: Path, part: str) -> None:
     shutil.rmtree(Path("shards", part))
@@ -293,3 +305,30 @@ def test_a_full_disk_stops_the_run_in_one_sentence_and_the_checkpoint_before_is_
     assert outs(project) == {} and last_saved(project) == 4
     code, output = run(project, *ARGUMENTS)
     assert code == 0 and "goes on from update 4 " in output
+
+
+@pytest.mark.slow
+def test_a_scratch_folder_without_room_keeps_the_checkpoint_before(project: Path) -> None:
+    """A file system of its own with room for some checkpoints, but not for all of a run that keeps them."""
+    if subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode:
+        pytest.skip("file systems cannot be mounted here")
+    write_params(project, **{**LONG, "checkpoints_kept": 70})
+    (project / ".scratch").mkdir()
+    command = (
+        f"mount -t tmpfs -o size=1m none .scratch && {sys.executable} -m {' '.join(ARGUMENTS)}; code=$?; cp -r .scratch seen; exit $code"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
+    done = subprocess.run(["unshare", "-rm", "sh", "-c", command], cwd=project, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1] == (
+        "error: a file could not be written (No space left on device): make room, then run the same command again"
+    )
+    assert outs(project) == {}
+    [kept] = (project / "seen" / "train").glob("*/checkpoints")
+    reached = step_of(checkpoints(kept)[-1])
+    for path in checkpoints(kept):
+        open_checkpoint(path).verify(WEIGHTS)
+    shutil.rmtree(project / ".scratch")
+    (project / "seen").rename(project / ".scratch")
+    code, output = run(project, *ARGUMENTS)
+    assert code == 0 and f"goes on from update {reached} " in output

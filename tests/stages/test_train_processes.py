@@ -216,6 +216,23 @@ def test_a_process_that_hangs_is_named_with_the_update(project: Path, monkeypatc
     assert at_work(project) == [] and outs(project) == {}
 
 
+def test_updates_with_fewer_pairs_than_processes(project: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    other = tmp_path_factory.mktemp("one process")
+    shutil.copytree(project / "shards", other / "shards")
+    for folder, processes in ((project, 4), (other, 1)):
+        params(folder, processes, tokens_per_update=8)  # one to four pairs
+        code, output = run(folder, "stages.train", *ARGUMENTS)
+        assert code == 0, output
+    assert outs(project) == outs(other)
+
+
+def test_an_unknown_launcher_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAUNCHER", "slurn")
+    params(project, 1)
+    code, output = run(project, "stages.train", *ARGUMENTS)
+    assert code == 2 and output.startswith("error: LAUNCHER is slurn, but only local is known") and output.count("\n") == 1
+
+
 def test_a_number_of_processes_that_cannot_share_the_pieces_is_refused(project: Path) -> None:
     params(project, 3)
     code, output = run(project, "stages.train", *ARGUMENTS)
