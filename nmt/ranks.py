@@ -120,11 +120,12 @@ class Ranks:
         except RuntimeError as error:
             found = re.search(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier|waiting for send/recv from rank (0)", str(error))
             who = f"process {(found.group(1) or found.group(2)).strip()}" if found else "another one"
+            what = str(error).strip().splitlines()[0]
             if time.monotonic() - began < self.patience:
-                raise UserError(f"process {self.rank} ends in update {step}, for {who} is gone") from None
+                raise UserError(f"process {self.rank} ends in update {step}, for {who} is gone ({what})") from None
             raise UserError(
                 f"process {self.rank} ends in update {step}, for {who} has not come that far within the seconds of "
-                "hardware.patience: it hangs, or its machine is much slower than the others"
+                f"hardware.patience: it hangs, or its machine is much slower than the others ({what})"
             ) from None
 
 
