@@ -11,10 +11,12 @@ from nmt.training import Trainer
 class Speed:
     """Writes, for each new row of the training table, how fast the training went and on what the time was spent, to `path`.
 
-    Columns: update, seconds since the row before, target tokens a second, the shares of the time, in percent, and peak memory in GiB.
+    Columns: update, seconds since the row before, target tokens a second (validation and checkpoints left out of the time), the shares of
+    the time, in percent, and peak memory in GiB.
     """
 
-    SHARES = ("data", "compute", "waiting", "exchange", "validation", "checkpoint")
+    NOW_AND_THEN = ("validation", "checkpoint")
+    SHARES = ("data", "compute", "waiting", "exchange", *NOW_AND_THEN)
 
     def __init__(self, path: Path, trainer: Trainer) -> None:
         self.path, self.trainer = path, trainer
@@ -30,7 +32,7 @@ class Speed:
             return
         spent = self.trainer.clock.take()
         seconds = sum(spent.values())
-        self.rate = (state.tokens - self.tokens) / seconds
+        self.rate = (state.tokens - self.tokens) / (seconds - sum(spent.get(name, 0) for name in self.NOW_AND_THEN))
         self.rows, self.tokens = len(state.rows), state.tokens
         shares = [f"{100 * spent.get(name, 0) / seconds:.1f}" for name in self.SHARES]
         fields = [str(state.step), f"{seconds:.1f}", f"{self.rate:.0f}", *shares, f"{peak_memory(self.trainer.device):.2f}"]

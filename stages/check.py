@@ -46,7 +46,7 @@ class Reproduce(Config):
 
     corpora: list[str] = Field(min_length=1)
     variants: list[str] = Field(min_length=1)
-    curves: list[str] = []
+    curves: list[str]
 
 
 class Params(Config):

@@ -40,7 +40,7 @@ def params() -> dict[str, Any]:
     corpus["tokenizer"] |= {"vocab_size": 340}
     small, wide = ({"model": {**MODEL, "d_ff": d_ff}, "train": {**TRAIN}, "average": {"last": 3}} for d_ff in (64, 128))
     return content | {
-        "reproduce": {"corpora": ["toy"], "variants": ["small"]},
+        "reproduce": {"corpora": ["toy"], "variants": ["small"], "curves": []},
         "corpora": {"toy": corpus},
         "variants": {"small": small, "wide": wide},
         "hardware": content["hardware"] | {"device": "cpu", "threads": 1},
@@ -184,6 +184,15 @@ def test_a_run_builds_everything_and_the_next_one_only_what_a_change_concerns(pr
 
     project.change("decode.beam_size", 1)
     assert project.repro() == ["translate", "score", "report"]
+
+
+def test_bleu_over_updates_is_a_stage_of_its_own_that_is_off_until_it_is_asked_for(project: Project) -> None:
+    project.change("reproduce.curves", ["small"])
+    assert project.repro() == ["curve"]
+    rows = [line.split("\t") for line in (project.folder / "runs/toy/small/curve.tsv").read_text().splitlines()]
+    assert rows[0] == ["update", "bleu", "chrf"] and [row[0] for row in rows[1:]] == ["40", "80", "120"]
+    project.change("decode.beam_size", 1)
+    assert sorted(project.repro()) == ["curve", "report", "score", "translate"]
 
 
 def test_in_another_folder_from_nothing_the_result_is_the_same_to_the_byte(built: Project, new: Project) -> None:

@@ -39,7 +39,7 @@ def write_params(source: dict[str, Any], held_out: dict[str, Any] | None = SHARE
     """params.yaml of the project with one corpus, `mine`, that comes from `source`."""
     params = copy.deepcopy(PARAMS)
     mine = params["corpora"]["demo"] | {"source": source, "held_out": held_out, "test": test} | more
-    params |= {"corpora": {"mine": mine}, "reproduce": {"corpora": ["mine"], "variants": ["tiny"]}}
+    params |= {"corpora": {"mine": mine}, "reproduce": {"corpora": ["mine"], "variants": ["tiny"], "curves": []}}
     YAML(typ="safe", pure=True).dump(params, Path("params.yaml"))
 
 
