@@ -3,7 +3,7 @@
     averaged/
         model.safetensors   weights by name
         tokenizer.model     SentencePiece
-        config.json         model, vocab_size, languages, and the training's parameters and hashes
+        config.json         model, vocab_size, languages, sha256 of the weights, and the training's parameters and hashes
 
 `nmt translate FOLDER < in > out` needs nothing else.
 """
@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from nmt.checkpoint import build_model
+from nmt.checkpoint import build_model, file_sha256
 from nmt.errors import UserError
 from nmt.model import Transformer
 from nmt.outputs import whole_folder
@@ -41,7 +41,8 @@ def save_bundle(folder: Path, weights: dict[str, Tensor], tokenizer: Path, confi
     with whole_folder(folder) as building:
         save_file(weights, building / WEIGHTS)
         shutil.copyfile(tokenizer, building / TOKENIZER)
-        (building / CONFIG).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+        whole = {**config, "weights_sha256": file_sha256(building / WEIGHTS)}
+        (building / CONFIG).write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
 
 
 def load_bundle(folder: Path) -> Bundle:
@@ -53,6 +54,8 @@ def load_bundle(folder: Path) -> Bundle:
         raise UserError(f"{folder} is not a model: {', '.join(missing)} is missing; name the folder that the stage `average` wrote")
     try:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        if config["weights_sha256"] != file_sha256(folder / WEIGHTS):
+            raise UserError(f"{folder / WEIGHTS} is damaged: it is not the file that {CONFIG} describes")
         model = build_model(config, load_file(folder / WEIGHTS), str(folder))
         tokenizer_sha256 = config["tokenizer_sha256"]
     except (ValueError, KeyError, TypeError, SafetensorError) as error:

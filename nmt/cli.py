@@ -1,5 +1,6 @@
 """The console script `nmt`: what people do with a finished model, beside the pipeline."""
 
+import os
 import signal
 import sys
 from itertools import islice
@@ -37,13 +38,22 @@ def translate(
     config = DecodeConfig(beam_size=beam, length_penalty=length_penalty, max_length_offset=50, stop="exact", precision="float32")
     translator = Translator(load_bundle(model), config, device, 6000)
     name, first = "standard input", 1
+    if sys.stdin is None:
+        raise UserError("there is no standard input: give it the text, nmt translate MODEL < text")
     lines = stream_lines(sys.stdin.buffer, name)
     while batch := list(islice(lines, BATCH_LINES)):
-        for result in translator.translate(batch, name=name, first=first):
-            text = result[0].text if result else ""
-            sys.stdout.buffer.write(text.encode("utf-8") + b"\n")  # whatever the terminal's encoding
-        sys.stdout.buffer.flush()
+        _write([result[0].text if result else "" for result in translator.translate(batch, name=name, first=first)])
         first += len(batch)
+
+
+def _write(lines: list[str]) -> None:
+    """Write the lines to standard output in UTF-8, whatever the terminal's encoding. Raises UserError when they cannot be written."""
+    try:
+        sys.stdout.buffer.write("".join(f"{line}\n" for line in lines).encode("utf-8"))
+        sys.stdout.buffer.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python tries once more when it ends
+        raise UserError(f"the translations could not be written: {error.strerror}") from None
 
 
 def main() -> None:

@@ -30,8 +30,8 @@ class HardwareConfig(Config):
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     processes: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
-    threads: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
-    patience: float = Field(600, gt=0, allow_inf_nan=False)
+    threads: Literal["auto"] | Annotated[int, Field(ge=1, le=1024)] = "auto"
+    patience: float = Field(600, gt=0, le=1_000_000)
     scratch: str = Field(".scratch", min_length=1)
     decode_tokens: int = Field(6000, ge=1)
 

@@ -30,7 +30,7 @@ class TokenizerConfig(Config):
     """Section `corpora.<c>.tokenizer`."""
 
     type: Literal["bpe", "unigram"]
-    vocab_size: int = Field(ge=300)  # 256 bytes and the special pieces are part of it
+    vocab_size: int = Field(ge=300, le=10_000_000)  # 256 bytes and the special pieces are part of it
     normalization: Literal["identity", "nfkc", "nmt_nfkc"]
     sample_lines: int = Field(ge=1)
 

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
 from nmt.average import AverageConfig
 from nmt.checkpoint import file_sha256
@@ -63,7 +65,7 @@ class Params(Config):
 def main() -> None:
     """Parse params.yaml and hold its sections against each other. Raises UserError for what is wrong."""
     check(parse(Params, params.read(), ""))
-    _refuse_broken_lock()
+    _refuse_broken_locks()
 
 
 def check(everything: Params) -> None:
@@ -99,11 +101,26 @@ def _refuse_changed_files(corpus: str) -> None:
             raise UserError(f"{path} has changed since corpora.{corpus} was fetched: run `dvc repro -f fetch@{corpus}` to take it up")
 
 
-def _refuse_broken_lock() -> None:
-    """DVC can be stopped while it writes the file of its path locks; it then leaves an empty one, which it cannot read again."""
+def _refuse_broken_locks() -> None:
+    """DVC can be stopped while it writes dvc.lock or the file of its path locks; it cannot read what it then leaves."""
     lock = Path(".dvc/tmp/rwlock")
     if lock.exists() and lock.stat().st_size == 0:
         raise UserError(f"{lock} is empty, as DVC leaves it when it is stopped while writing: unless another dvc runs here, delete it")
+    results = Path("dvc.lock")
+    if results.exists() and not _is_whole(results):
+        raise UserError(
+            f"{results} is cut short, as DVC leaves it when it is stopped while writing: unless another dvc runs here, "
+            f"`git checkout {results}` or delete it; what stands in the cache is not computed again"
+        )
+
+
+def _is_whole(lock: Path) -> bool:
+    try:
+        stages = YAML(typ="safe").load(lock.read_text(encoding="utf-8"))["stages"].values()
+        files = [file for stage in stages for kind in ("deps", "outs") for file in stage.get(kind, [])]
+        return all("cmd" in stage for stage in stages) and all(len(file[file["hash"]]) >= 32 for file in files)
+    except (YAMLError, KeyError, TypeError, AttributeError, UnicodeDecodeError):
+        return False
 
 
 if __name__ == "__main__":

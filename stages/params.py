@@ -46,7 +46,7 @@ def read() -> Any:
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise UserError(f"{PARAMS}, line {mark.line + 1}, column {mark.column + 1}: this is not valid YAML, {error.problem}") from None
-    except YAMLError as error:
+    except (YAMLError, ValueError, RecursionError) as error:  # also a date of month 13, brackets a thousand deep
         raise UserError(f"{PARAMS} is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(found, dict):
         raise UserError(f"{PARAMS} holds no sections: restore it, or write it anew")

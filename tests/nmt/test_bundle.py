@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from nmt.bundle import load_bundle, save_bundle
+from nmt.checkpoint import file_sha256
 from nmt.errors import UserError
 
 
@@ -34,6 +35,8 @@ def with_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], objec
     weights = load_file(folder / "model.safetensors")
     change(weights)
     save_file(weights, folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text("utf-8")) | {"weights_sha256": file_sha256(folder / "model.safetensors")}
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
 
 
 def test_what_is_written_is_read(model_folder: Path, tokenizer_file: Path) -> None:
@@ -107,7 +110,15 @@ def test_a_damaged_file_is_named(name: str, damage: bytes, folder: Path) -> None
     assert name in refused(folder)
 
 
-@pytest.mark.parametrize("key", ["model", "vocab_size", "tokenizer_sha256"])
+def test_one_flipped_bit_in_the_weights_is_noticed(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-7] ^= 1
+    path.write_bytes(content)
+    assert "model.safetensors is damaged: it is not the file that config.json describes" in refused(folder)
+
+
+@pytest.mark.parametrize("key", ["model", "vocab_size", "tokenizer_sha256", "weights_sha256"])
 def test_a_fact_missing_from_the_config_is_named(key: str, folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text("utf-8"))
     del config[key]

@@ -102,6 +102,21 @@ def test_an_impossible_option_is_refused(results: dict[str, Result]) -> None:
     assert result.returncode == 2 and b"--beam" in result.stderr and b"Traceback" not in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("streams", "sentence"),
+    [
+        ("< in > /dev/full", "error: the translations could not be written: No space left on device\n"),
+        ("<&-", "error: there is no standard input: give it the text, nmt translate MODEL < text\n"),
+    ],
+)
+def test_streams_that_cannot_be_used_are_one_sentence(streams: str, sentence: str, model_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(b"the house\n")
+    command = f"'{sys.executable}' -m nmt.cli translate '{model_folder}' --beam 1 {streams}"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, env=environment, timeout=120)
+    assert (result.returncode, result.stderr.decode()) == (2, sentence)
+
+
 def test_a_reader_that_has_seen_enough_ends_it_in_silence(model_folder: Path, tmp_path: Path) -> None:
     """`nmt translate MODEL < in | head -1`, with more output than the pipe holds."""
     (tmp_path / "in").write_bytes(b"the house is old and the red light sees a tree.\n" * 4000)

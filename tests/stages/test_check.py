@@ -138,6 +138,21 @@ def test_the_empty_lock_that_a_stopped_dvc_leaves_is_named() -> None:
         main()
 
 
+@pytest.mark.parametrize("part", [0, 0.3, 0.5, 0.9])
+def test_a_dvc_lock_that_was_cut_short_is_named_with_the_way_out(here: Path, part: float) -> None:
+    write({})
+    whole = (PROJECT / "dvc.lock").read_text(encoding="utf-8")
+    Path("dvc.lock").write_text(whole)
+    main()
+    end = whole.index("  md5: ", int(part * len(whole)))
+    for cut in (end, end + 12):  # before and within a hash
+        Path("dvc.lock").write_text(whole[:cut] if part else "")
+        with pytest.raises(
+            UserError, match=r"^dvc\.lock is cut short, .*: unless another dvc runs here, `git checkout dvc\.lock` or delete it"
+        ):
+            main()
+
+
 def test_as_a_command_it_says_nothing_or_one_sentence_and_leaves_nothing(here: Path) -> None:
     Path("params.yaml").write_text(TEXT, encoding="utf-8")
     assert run(here, "stages.check") == (0, "")

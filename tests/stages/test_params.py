@@ -85,6 +85,7 @@ def test_a_wrong_value_is_named_by_its_dotted_name() -> None:
         ("a: *b\n", "params.yaml, line 1, column 4: this is not valid YAML, found undefined alias"),
         ("a: !!python/object/apply:os.mkdir [sprung]\n", "params.yaml, line 1, column 4: this is not valid YAML, could not determine"),
         ("a: 1\n---\nb: 2\n", "params.yaml, line 2, column 1: this is not valid YAML, but found another document"),
+        ("seed: 2026-13-45\n", "params.yaml is not valid YAML: month must be in 1..12"),
         ("a: '\0'\n", "params.yaml is not valid YAML: unacceptable character #x0000"),
         ("", "params.yaml holds no sections"),
         ("# only a comment\n", "params.yaml holds no sections"),
