@@ -18,9 +18,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # where nmt is
 
 CONFIGS: dict[str, dict[str, int]] = {
     "small": dict(layers=3, d_model=256, d_ff=1024, heads=4, vocab=8000, batches=16),
@@ -230,7 +233,7 @@ def main() -> None:
                 for contender, python in contenders.items():
                     same = ["--device", options.device, "--tokens", str(options.tokens)]
                     command = [python, __file__, "--work", contender, config, precision, *same]
-                    found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+                    found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])
                     best[contender] = np.minimum(best.get(contender, np.inf), found["seconds"])
                     memory[contender] = found["memory"]
             rates = {contender: tokens / seconds.sum() for contender, seconds in best.items()}
