@@ -22,12 +22,9 @@ if str(ROOT) not in sys.path:
 
 import psutil
 
-from nmt.checkpoint import checkpoints, step_of
 from nmt.progress import Progress
-from tests.copy_task import HARDWARE, run, start, write_corpus, write_params
+from tests.copy_task import HARDWARE, STAGE, at_work, last_saved, outs, run, start, wait, wait_for, write_corpus, write_params
 
-OUTS = ("checkpoints", "training.tsv")
-ARGUMENTS = ("stages.train", "variants.toy", "shards", *OUTS)
 EVERY = 5  # updates from one checkpoint to the next
 
 
@@ -46,11 +43,11 @@ def main() -> None:
             write_corpus(folder / "shards")
             settings = dict(updates=updates, checkpoint_every=EVERY, checkpoints_kept=3, microbatches=options.processes)
             write_params(folder, hardware={**HARDWARE, "processes": processes}, **settings)
-        ended(run(calm, *ARGUMENTS))
+        ended(run(calm, *STAGE))
         with Progress("kill", options.kills, "kills") as progress:
             for _ in range(options.kills):
                 progress.advance(note=kill_once(stormy, chance))
-        ended(run(stormy, *ARGUMENTS))
+        ended(run(stormy, *STAGE))
         same = outs(calm) == outs(stormy)
         print(f"{options.kills} kills, {updates} updates, {options.processes} processes: {'equal' if same else 'OTHER'} bytes")
         sys.exit(not same)
@@ -62,20 +59,15 @@ def kill_once(folder: Path, chance: random.Random) -> str:
     Raises AssertionError when a rank survives.
     """
     before = last_saved(folder)
-    process = start(folder, *ARGUMENTS)
-    while last_saved(folder) == before:
-        assert process.poll() is None, process.communicate()[0]
-        time.sleep(0.01)
+    process = start(folder, *STAGE)
+    wait_for(folder, before + 1, process)
     time.sleep(chance.random() / 4)
     ranks = [child.pid for child in psutil.Process(process.pid).children()]
     name, victims = chance.choice([("launcher", [process.pid]), ("rank", [chance.choice(ranks)]), ("all", [process.pid, *ranks])])
     for victim in victims:
         os.kill(victim, signal.SIGKILL)
     process.communicate(timeout=60)
-    end = time.monotonic() + 30
-    while any(psutil.pid_exists(rank) and psutil.Process(rank).status() != psutil.STATUS_ZOMBIE for rank in ranks):
-        assert time.monotonic() < end, f"a rank survives the death of: {name}"
-        time.sleep(0.05)
+    wait(lambda: at_work(folder) == [], seconds=30)
     return f"at {last_saved(folder)}: {name}"
 
 
@@ -83,17 +75,6 @@ def ended(result: tuple[int, str]) -> None:
     """Stop here, with its output, when a training failed."""
     if result[0]:
         sys.exit(result[1])
-
-
-def last_saved(folder: Path) -> int:
-    """Step of the last checkpoint."""
-    return max((step_of(path) for at in folder.glob(".scratch/train/*/checkpoints") for path in checkpoints(at)), default=0)
-
-
-def outs(folder: Path) -> dict[str, bytes]:
-    """All files that the stage leaves, by name."""
-    paths = [path for name in OUTS for path in (folder / name, *(folder / name).rglob("*")) if path.is_file()]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
 if __name__ == "__main__":

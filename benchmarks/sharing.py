@@ -24,9 +24,7 @@ for folder in (HERE, HERE.parent):
 from train import CONFIGS, DROPOUT, SMOOTHING, pairs_of
 
 from nmt.shards import write_shards
-from tests.copy_task import start, write_params
-
-ARGUMENTS = ("stages.train", "variants.toy", "shards", "checkpoints", "training.tsv")
+from tests.copy_task import STAGE, start, write_params
 
 
 def prepare(folder: Path, config: str, precision: str, updates: int, processes: int, threads: int) -> Path:
@@ -76,12 +74,12 @@ def main() -> None:
 
         alone, shared = folder("alone"), folder("two processes", processes=2, threads=1)
         for place in (alone, shared):
-            ended(start(place, *ARGUMENTS))
+            ended(start(place, *STAGE))
         both = [folder("left"), folder("right")]
-        for process in [start(place, *ARGUMENTS) for place in both]:
+        for process in [start(place, *STAGE) for place in both]:
             ended(process)
         again = folder("alone again")
-        ended(start(again, *ARGUMENTS))
+        ended(start(again, *STAGE))
         reference = max(rate(alone), rate(again))
         print(f"{options.config} {options.precision}: one process, two threads: {rate(alone):,.0f} and {rate(again):,.0f} target tokens/s")
         for name, found in (("two processes, one thread each", [shared]), ("two trainings at once", both)):

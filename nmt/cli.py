@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
@@ -29,24 +30,25 @@ def translate(
     length_penalty: Annotated[float, typer.Option(help="Alpha of Wu et al. 2016", min=0)] = 0.6,
 ) -> None:
     """Translate standard input to standard output, line by line."""
-    device = hardware.prepare(hardware.HardwareConfig())
+    machine = hardware.HardwareConfig()
+    device = hardware.prepare(machine)
     from nmt.bundle import load_bundle
     from nmt.lines import stream_lines
     from nmt.search import DecodeConfig
-    from nmt.translation import Translator
+    from nmt.translation import Translator, best
 
     config = DecodeConfig(beam_size=beam, length_penalty=length_penalty, max_length_offset=50, stop="exact", precision="float32")
-    translator = Translator(load_bundle(model), config, device, 6000)
+    translator = Translator(load_bundle(model), config, device, machine.decode_tokens)
     name, first = "standard input", 1
     if sys.stdin is None:
         raise UserError("there is no standard input: give it the text, nmt translate MODEL < text")
     lines = stream_lines(sys.stdin.buffer, name)
     while batch := list(islice(lines, BATCH_LINES)):
-        _write([result[0].text if result else "" for result in translator.translate(batch, name=name, first=first)])
+        _write(map(best, translator.translate(batch, name=name, first=first)))
         first += len(batch)
 
 
-def _write(lines: list[str]) -> None:
+def _write(lines: Iterable[str]) -> None:
     """Write the lines to standard output in UTF-8, whatever the terminal's encoding. Raises UserError when they cannot be written."""
     try:
         sys.stdout.buffer.write("".join(f"{line}\n" for line in lines).encode("utf-8"))

@@ -28,6 +28,11 @@ class Translation:
     finished: bool  # false where it was cut at the maximum length
 
 
+def best(translations: Sequence[Translation]) -> str:
+    """The text of the best of the translations of a line; of a blank line, which has none, nothing."""
+    return translations[0].text if translations else ""
+
+
 class Translator:
     """A model on a device, ready to translate with the settings of `config`, at most `batch_tokens` padded source tokens at once."""
 

@@ -30,7 +30,7 @@ def main(corpus: str, checkpoints: Path, tokenizer: Path, raw: Path, curve: Path
     from nmt.scoring import bleu, chrf
     from nmt.search import DecodeConfig
     from nmt.tokenizer import Tokenizer
-    from nmt.translation import Translator
+    from nmt.translation import Translator, best
 
     found = checkpoints_in(checkpoints)
     if not found:
@@ -47,7 +47,7 @@ def main(corpus: str, checkpoints: Path, tokenizer: Path, raw: Path, curve: Path
             model = build_model(checkpoint.state, checkpoint.weights(), str(folder))
             translator = Translator(Bundle(model, pieces, checkpoint.state), config, device, machine.decode_tokens)
             results = translator.translate(sources, 1, progress.advance, str(source))
-            hypotheses = [result[0].text if result else "" for result in results]
+            hypotheses = list(map(best, results))
             scores = bleu(hypotheses, references), chrf(hypotheses, references)
             rows.append("\t".join([str(checkpoint.step), *(f"{score.score:.2f}" for score in scores)]))
     with whole_file(curve) as building:

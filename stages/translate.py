@@ -23,7 +23,7 @@ def main(corpus: str, averaged: Path, raw: Path, translations: Path) -> None:
     device = hardware.prepare(machine)
     from nmt.bundle import load_bundle
     from nmt.search import DecodeConfig
-    from nmt.translation import Translator
+    from nmt.translation import Translator, best
 
     config = params.load("decode", DecodeConfig)
     hardware.warn_where_slow(config.precision, device)
@@ -35,7 +35,7 @@ def main(corpus: str, averaged: Path, raw: Path, translations: Path) -> None:
             lines = list(read_exact(source))
             with Progress(f"translate {name}", len(lines), "lines") as progress:
                 results = translator.translate(lines, config.beam_size, progress.advance, str(source))
-            write_lines(folder / f"{name}.txt", (result[0].text if result else "" for result in results))
+            write_lines(folder / f"{name}.txt", map(best, results))
             write_lines(folder / f"{name}.nbest.jsonl", (json.dumps([asdict(t) for t in result], ensure_ascii=False) for result in results))
 
 

@@ -4,17 +4,20 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from ruamel.yaml import YAML
 
 from nmt.batches import Batch, Update, updates
+from nmt.checkpoint import checkpoints, step_of
 from nmt.model import ModelConfig
 from nmt.shards import write_shards
 from nmt.symbols import EOS
@@ -38,6 +41,8 @@ TRAIN: dict[str, Any] = dict(
     checkpoints_kept=2,
     precision="float32",
 )
+OUTS = ("checkpoints", "training.tsv")
+STAGE = ("stages.train", "variants.toy", "shards", *OUTS)  # the command, to be run where `write_corpus` and `write_params` wrote
 HARDWARE = dict(device="cpu", threads=1, scratch=".scratch", decode_tokens=1000)
 Ids = list[int]
 
@@ -101,6 +106,37 @@ def run(folder: Path, *arguments: str, project: Path = PROJECT, preexec: Callabl
     process = start(folder, *arguments, project=project, preexec=preexec)
     output, _ = process.communicate(timeout=120)
     return process.returncode, output
+
+
+def outs(folder: Path = Path()) -> dict[str, bytes]:
+    """All files that the stage left in `folder`, by name."""
+    paths = [path for name in OUTS for path in (folder / name, *(folder / name).rglob("*")) if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+def last_saved(folder: Path) -> int:
+    """Step of the last checkpoint of the training in `folder`, 0 before the first."""
+    return max((step_of(path) for at in folder.glob(".scratch/train/*/checkpoints") for path in checkpoints(at)), default=0)
+
+
+def at_work(folder: Path) -> list[int]:
+    """Ids of the processes whose working directory is `folder`."""
+    found = psutil.process_iter(["cwd", "status"])
+    return [process.pid for process in found if process.info["cwd"] == str(folder) and process.info["status"] != psutil.STATUS_ZOMBIE]
+
+
+def wait(condition: Callable[[], bool], process: subprocess.Popen[str] | None = None, seconds: float = 100) -> None:
+    """Wait until `condition` holds. Fails after `seconds`, and when `process` ends before."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert process is None or process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def wait_for(folder: Path, step: int, process: subprocess.Popen[str] | None = None) -> None:
+    """Wait until a checkpoint of this step or a later one is there."""
+    wait(lambda: last_saved(folder) >= step, process)
 
 
 @contextmanager

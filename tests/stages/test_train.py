@@ -18,10 +18,23 @@ from nmt.checkpoint import OPTIMIZER, WEIGHTS, checkpoints, open_checkpoint, ste
 from nmt.errors import UserError
 from nmt.training import TrainConfig
 from stages import train
-from tests.copy_task import HARDWARE, MODEL, PROJECT, TRAIN, other_file_system, run, start, write_corpus, write_params
+from tests.copy_task import (
+    HARDWARE,
+    MODEL,
+    OUTS,
+    PROJECT,
+    STAGE,
+    TRAIN,
+    last_saved,
+    other_file_system,
+    outs,
+    run,
+    start,
+    wait_for,
+    write_corpus,
+    write_params,
+)
 
-OUTS = ("checkpoints", "training.tsv")
-ARGUMENTS = ("stages.train", "variants.toy", "shards", *OUTS)
 LONG = dict(updates=150, checkpoint_every=2, checkpoints_kept=3)  # some seconds, much of it spent on checkpoints
 
 
@@ -41,33 +54,10 @@ def main() -> None:
     train.main("variants.toy", Path("shards"), *map(Path, OUTS))
 
 
-def outs(folder: Path = Path()) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for name in OUTS
-        for path in [folder / name, *(folder / name).rglob("*")]
-        if path.is_file()
-    }
-
-
 def scratch(folder: Path = Path()) -> Path:
     """The one scratch folder of training."""
     [found] = (folder / ".scratch" / "train").iterdir()
     return found
-
-
-def last_saved(folder: Path) -> int:
-    found = [path for path in (folder / ".scratch" / "train").glob("*/checkpoints") if checkpoints(path)]
-    return step_of(checkpoints(found[0])[-1]) if found else 0
-
-
-def wait_for(process: subprocess.Popen[str], folder: Path, step: int) -> None:
-    """Wait until a checkpoint of this step or a later one is there."""
-    end = time.monotonic() + 100
-    while last_saved(folder) < step:
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_what_it_leaves_are_the_last_checkpoints_without_the_optimizer_and_a_table(project: Path) -> None:
@@ -210,13 +200,13 @@ def test_killed_at_any_moment_and_started_again_it_ends_with_the_same_bytes(
     shutil.copytree("shards", other / "shards")
     for folder in (project, other):
         write_params(folder, **LONG)
-    code, output = run(other, *ARGUMENTS)
+    code, output = run(other, *STAGE)
     assert code == 0, output
     chance = random.Random(7)
     reached = 0
     for _ in range(5):
-        process = start(project, *ARGUMENTS)
-        wait_for(process, project, reached + 2)
+        process = start(project, *STAGE)
+        wait_for(project, reached + 2, process)
         time.sleep(chance.random() / 3)
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL, "it was too fast to be killed"
@@ -224,7 +214,7 @@ def test_killed_at_any_moment_and_started_again_it_ends_with_the_same_bytes(
         assert last_saved(project) > reached
         reached = last_saved(project)
         assert outs(project) == {}
-    code, output = run(project, *ARGUMENTS)
+    code, output = run(project, *STAGE)
     assert code == 0 and f"goes on from update {reached} " in output
     assert outs(project) == outs(other)
     assert not list(project.rglob("*.part")) and not list(project.rglob("*.old"))
@@ -236,8 +226,8 @@ def test_asked_to_stop_it_saves_and_the_next_run_goes_on_there(project: Path) ->
     write_params(project, **{**LONG, "updates": 400, "checkpoint_every": 100})
     reached = 0
     for number in (signal.SIGINT, signal.SIGTERM):
-        process = start(project, *ARGUMENTS)
-        wait_for(process, project, reached // 100 * 100 + 100)
+        process = start(project, *STAGE)
+        wait_for(project, reached // 100 * 100 + 100, process)
         asked = time.monotonic()
         process.send_signal(number)
         process.send_signal(number)  # launchers pass it on twice
@@ -248,16 +238,16 @@ def test_asked_to_stop_it_saves_and_the_next_run_goes_on_there(project: Path) ->
         assert re.findall(r"goes on from update (\d+) ", output) == [str(reached)] * (reached > 0)
         reached = int(stopped)
         assert outs(project) == {}
-    code, output = run(project, *ARGUMENTS)
+    code, output = run(project, *STAGE)
     assert code == 0 and f"goes on from update {reached} " in output and outs(project)
 
 
 @pytest.mark.slow
 def test_a_second_process_for_the_same_work_is_refused_while_the_first_one_runs(project: Path) -> None:
     write_params(project, **{**LONG, "updates": 4000})
-    process = start(project, *ARGUMENTS)
-    wait_for(process, project, 2)
-    code, output = run(project, *ARGUMENTS)
+    process = start(project, *STAGE)
+    wait_for(project, 2, process)
+    code, output = run(project, *STAGE)
     assert code == 2 and re.fullmatch(
         rf"error: {scratch()} is in use by process {process.pid}, since [-0-9: ]+: wait until it ends, or stop it\n", output
     )
@@ -273,16 +263,16 @@ def test_an_edited_comment_costs_no_training_and_an_edited_line_does(project: Pa
         shutil.copytree(PROJECT / package, code_folder / package, ignore=shutil.ignore_patterns("__pycache__"))
     loss = code_folder / "nmt" / "loss.py"
     text = loss.read_text()
-    assert "CHUNK = 1024  # " in text and run(project, *ARGUMENTS, project=code_folder)[0] == 0
+    assert "CHUNK = 1024  # " in text and run(project, *STAGE, project=code_folder)[0] == 0
     first, saved = outs(project), scratch() / "checkpoints" / "step-00000008" / WEIGHTS
     written = saved.stat().st_mtime_ns
     shutil.rmtree("checkpoints")
     loss.write_text(text.replace("CHUNK = 1024  # ", "CHUNK = 1024  # edited: "))
-    code, output = run(project, *ARGUMENTS, project=code_folder)
+    code, output = run(project, *STAGE, project=code_folder)
     assert code == 0 and "goes on from update 8 " in output
     assert outs(project) == first and saved.stat().st_mtime_ns == written
     loss.write_text(text.replace("CHUNK = 1024  # ", "CHUNK = 1025  # "))
-    code, output = run(project, *ARGUMENTS, project=code_folder)
+    code, output = run(project, *STAGE, project=code_folder)
     assert code == 0 and "goes on" not in output
     assert len(list(Path(".scratch/train").iterdir())) == 2
 
@@ -295,15 +285,15 @@ def small_files() -> None:
 @pytest.mark.slow
 def test_a_full_disk_stops_the_run_in_one_sentence_and_the_checkpoint_before_is_used(project: Path) -> None:
     write_params(project, updates=4)
-    assert run(project, *ARGUMENTS)[0] == 0
+    assert run(project, *STAGE)[0] == 0
     for name in OUTS:
         shutil.rmtree(name) if Path(name).is_dir() else Path(name).unlink()
     write_params(project, updates=8)
-    code, output = run(project, *ARGUMENTS, preexec=small_files)
+    code, output = run(project, *STAGE, preexec=small_files)
     assert code == 2 and "Traceback" not in output
     assert output.splitlines()[-1] == "error: a file could not be written (File too large): make room, then run the same command again"
     assert outs(project) == {} and last_saved(project) == 4
-    code, output = run(project, *ARGUMENTS)
+    code, output = run(project, *STAGE)
     assert code == 0 and "goes on from update 4 " in output
 
 
@@ -314,9 +304,7 @@ def test_a_scratch_folder_without_room_keeps_the_checkpoint_before(project: Path
         pytest.skip("file systems cannot be mounted here")
     write_params(project, **{**LONG, "checkpoints_kept": 70})
     (project / ".scratch").mkdir()
-    command = (
-        f"mount -t tmpfs -o size=1m none .scratch && {sys.executable} -m {' '.join(ARGUMENTS)}; code=$?; cp -r .scratch seen; exit $code"
-    )
+    command = f"mount -t tmpfs -o size=1m none .scratch && {sys.executable} -m {' '.join(STAGE)}; code=$?; cp -r .scratch seen; exit $code"
     environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
     done = subprocess.run(["unshare", "-rm", "sh", "-c", command], cwd=project, env=environment, capture_output=True, text=True)
     assert done.returncode == 2 and "Traceback" not in done.stderr
@@ -330,5 +318,5 @@ def test_a_scratch_folder_without_room_keeps_the_checkpoint_before(project: Path
         open_checkpoint(path).verify(WEIGHTS)
     shutil.rmtree(project / ".scratch")
     (project / "seen").rename(project / ".scratch")
-    code, output = run(project, *ARGUMENTS)
+    code, output = run(project, *STAGE)
     assert code == 0 and f"goes on from update {reached} " in output

@@ -8,19 +8,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from nmt.checkpoint import checkpoints, step_of
-from tests.copy_task import HARDWARE, PROJECT, run, start, write_corpus, write_params
+from tests.copy_task import HARDWARE, PROJECT, STAGE, at_work, last_saved, outs, run, start, wait, wait_for, write_corpus, write_params
 
-OUTS = ("checkpoints", "training.tsv")
-ARGUMENTS = ("variants.toy", "shards", *OUTS)
 SHORT = dict(updates=30, checkpoint_every=10, microbatches=4)
-LONG = dict(updates=1500, checkpoint_every=10, microbatches=4)
 TORCHRUN = ("torch.distributed.run", "--standalone", "--max-restarts", "0", "--nproc-per-node")
 
 pytestmark = pytest.mark.slow
@@ -30,38 +26,22 @@ pytestmark = pytest.mark.slow
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """What one process leaves behind after the updates of SHORT."""
     folder = tmp_path_factory.mktemp("alone")
-    write_corpus(folder / "shards")
-    params(folder, 1)
-    assert run(folder, "stages.train", *ARGUMENTS)[0] == 0
-    return outs(folder)
+    write_corpus(folder / "project" / "shards")
+    return undisturbed(folder / "project")
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Iterator[Path]:
     """A folder with shards. Afterwards nothing that was started there may run."""
-    write_corpus(tmp_path / "shards")
-    yield tmp_path
-    for pid in at_work(tmp_path):
+    folder = tmp_path / "project"
+    write_corpus(folder / "shards")
+    yield folder
+    for pid in at_work(folder):
         os.kill(pid, signal.SIGKILL)
 
 
 def params(folder: Path, processes: int | str, patience: float = 60, **train: int) -> None:
     write_params(folder, hardware={**HARDWARE, "processes": processes, "patience": patience}, **{**SHORT, **train})
-
-
-def outs(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for name in OUTS
-        for path in [folder / name, *(folder / name).rglob("*")]
-        if path.is_file()
-    }
-
-
-def at_work(folder: Path) -> list[int]:
-    """Ids of the processes whose working directory is `folder`."""
-    found = psutil.process_iter(["cwd", "status"])
-    return [process.pid for process in found if process.info["cwd"] == str(folder) and process.info["status"] != psutil.STATUS_ZOMBIE]
 
 
 def ranks(launcher: int) -> list[int]:
@@ -70,27 +50,20 @@ def ranks(launcher: int) -> list[int]:
     return [found[str(rank)] for rank in range(len(found)) if str(rank) in found]
 
 
-def wait(condition: Callable[[], bool], process: subprocess.Popen[str] | None = None, seconds: float = 100) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert process is None or process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
-def wait_for(folder: Path, step: int, process: subprocess.Popen[str] | None = None) -> None:
-    """Wait until a checkpoint of this step or a later one is there."""
-    wait(lambda: last_saved(folder) >= step, process)
-
-
-def last_saved(folder: Path) -> int:
-    return max((step_of(path) for at in folder.glob(".scratch/train/*/checkpoints") for path in checkpoints(at)), default=0)
+def undisturbed(project: Path, **train: int) -> dict[str, bytes]:
+    """What one process that nobody disturbs leaves behind, in a folder beside."""
+    other = project.with_name("undisturbed")
+    shutil.copytree(project / "shards", other / "shards")
+    params(other, 1, **train)
+    code, output = run(other, *STAGE)
+    assert code == 0, output
+    return outs(other)
 
 
 @pytest.mark.parametrize("processes", [pytest.param(2, marks=pytest.mark.essential), 4])
 def test_any_number_of_processes_leaves_the_bytes_of_one(project: Path, alone: dict[str, bytes], processes: int) -> None:
     params(project, processes)
-    code, output = run(project, "stages.train", *ARGUMENTS)
+    code, output = run(project, *STAGE)
     assert code == 0, output
     assert outs(project) == alone and len(alone) > 2
     assert output.count("train: 30/30 updates") == 1, "one process reports"
@@ -99,7 +72,7 @@ def test_any_number_of_processes_leaves_the_bytes_of_one(project: Path, alone: d
 
 def test_torchrun_on_the_command_line_starts_the_same_training(project: Path, alone: dict[str, bytes]) -> None:
     params(project, "auto")
-    code, output = run(project, *TORCHRUN, "2", "-m", "stages.train", *ARGUMENTS)
+    code, output = run(project, *TORCHRUN, "2", "-m", *STAGE)
     assert code == 0, output
     assert outs(project) == alone
 
@@ -107,25 +80,20 @@ def test_torchrun_on_the_command_line_starts_the_same_training(project: Path, al
 def test_two_machines_are_two_launchers_that_meet(project: Path, alone: dict[str, bytes]) -> None:
     params(project, "auto")
     meet = ("--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:29713", "--local-addr", "localhost")
-    machines = [start(project, "torch.distributed.run", *meet, "--nproc-per-node", "2", "-m", "stages.train", *ARGUMENTS) for _ in range(2)]
+    machines = [start(project, "torch.distributed.run", *meet, "--nproc-per-node", "2", "-m", *STAGE) for _ in range(2)]
     outputs = [machine.communicate(timeout=120)[0] for machine in machines]
     assert [machine.returncode for machine in machines] == [0, 0], outputs
     assert outs(project) == alone
 
 
 @pytest.mark.essential
-def test_stopped_and_resumed_with_another_number_of_processes_it_ends_with_the_same_bytes(
-    project: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    other = tmp_path_factory.mktemp("never stopped")
-    shutil.copytree(project / "shards", other / "shards")
+def test_stopped_and_resumed_with_another_number_of_processes_it_ends_with_the_same_bytes(project: Path) -> None:
     updates = dict(updates=400, checkpoint_every=100)
-    params(other, 1, **updates)
-    assert run(other, "stages.train", *ARGUMENTS)[0] == 0
+    expected = undisturbed(project, **updates)
     reached = 0
     for processes, number in ((2, signal.SIGINT), (4, signal.SIGTERM)):
         params(project, processes, **updates)
-        process = start(project, "stages.train", *ARGUMENTS)
+        process = start(project, *STAGE)
         wait_for(project, (reached // 100 + 1) * 100, process)
         process.send_signal(number)
         process.send_signal(number)
@@ -135,24 +103,19 @@ def test_stopped_and_resumed_with_another_number_of_processes_it_ends_with_the_s
         assert last_saved(project) == int(stopped) > reached and at_work(project) == [] and outs(project) == {}
         reached = int(stopped)
     params(project, 1, **updates)
-    code, output = run(project, "stages.train", *ARGUMENTS)
+    code, output = run(project, *STAGE)
     assert code == 0 and f"goes on from update {reached} " in output
-    assert outs(project) == outs(other)
+    assert outs(project) == expected
 
 
 @pytest.mark.essential
-def test_whatever_is_killed_nothing_goes_on_and_the_next_run_ends_with_the_same_bytes(
-    project: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    other = tmp_path_factory.mktemp("never killed")
-    shutil.copytree(project / "shards", other / "shards")
+def test_whatever_is_killed_nothing_goes_on_and_the_next_run_ends_with_the_same_bytes(project: Path) -> None:
     updates = dict(updates=600, checkpoint_every=5)
-    params(other, 1, **updates)
-    assert run(other, "stages.train", *ARGUMENTS)[0] == 0
+    expected = undisturbed(project, **updates)
     params(project, 2, **updates)
     chance, reached = random.Random(3), 0
     for victim in ("launcher", "rank 0", "rank 1", "all", "launcher"):
-        process = start(project, "stages.train", *ARGUMENTS)
+        process = start(project, *STAGE)
         wait_for(project, reached + 1, process)
         time.sleep(chance.random() / 3)
         found = {"launcher": process.pid, **{f"rank {rank}": pid for rank, pid in enumerate(ranks(process.pid))}}
@@ -166,9 +129,9 @@ def test_whatever_is_killed_nothing_goes_on_and_the_next_run_ends_with_the_same_
         wait(lambda: at_work(project) == [], seconds=30)
         assert last_saved(project) > reached and outs(project) == {}
         reached = last_saved(project)
-    code, output = run(project, "stages.train", *ARGUMENTS)
+    code, output = run(project, *STAGE)
     assert code == 0 and f"goes on from update {reached} " in output
-    assert outs(project) == outs(other)
+    assert outs(project) == expected
     assert not list(project.rglob("*.part")) and not list(project.rglob("*.old"))
 
 
@@ -198,7 +161,7 @@ def test_a_process_that_raises_ends_all_with_its_traceback(project: Path) -> Non
     params(project, 2)
     broken(project, "raise ZeroDivisionError('in the middle')")
     began = time.monotonic()
-    code, output = run(project, *TORCHRUN, "2", "-m", "broken", *ARGUMENTS)
+    code, output = run(project, *TORCHRUN, "2", "-m", "broken", *STAGE[1:])
     assert code == 1 and "ZeroDivisionError: in the middle" in output and time.monotonic() - began < 40
     assert output.count("error: process 0 ends in update 3, for process 1 is gone") == 1, output
     assert at_work(project) == [] and outs(project) == {}
@@ -208,7 +171,7 @@ def test_a_process_that_hangs_is_named_with_the_update(project: Path, monkeypatc
     monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "1")
     params(project, 2, patience=3)
     broken(project, "time.sleep(100)")
-    code, output = run(project, *TORCHRUN, "2", "-m", "broken", *ARGUMENTS)
+    code, output = run(project, *TORCHRUN, "2", "-m", "broken", *STAGE[1:])
     assert (
         code == 1
         and "error: process 0 ends in update 3, for process 1 has not come that far within the seconds of hardware.patience" in output
@@ -216,26 +179,25 @@ def test_a_process_that_hangs_is_named_with_the_update(project: Path, monkeypatc
     assert at_work(project) == [] and outs(project) == {}
 
 
-def test_updates_with_fewer_pairs_than_processes(project: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    other = tmp_path_factory.mktemp("one process")
-    shutil.copytree(project / "shards", other / "shards")
-    for folder, processes in ((project, 4), (other, 1)):
-        params(folder, processes, tokens_per_update=8)  # one to four pairs
-        code, output = run(folder, "stages.train", *ARGUMENTS)
-        assert code == 0, output
-    assert outs(project) == outs(other)
+def test_updates_with_fewer_pairs_than_processes(project: Path) -> None:
+    updates = dict(tokens_per_update=8)  # one to four pairs
+    expected = undisturbed(project, **updates)
+    params(project, 4, **updates)
+    code, output = run(project, *STAGE)
+    assert code == 0, output
+    assert outs(project) == expected
 
 
 def test_an_unknown_launcher_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAUNCHER", "slurn")
     params(project, 1)
-    code, output = run(project, "stages.train", *ARGUMENTS)
+    code, output = run(project, *STAGE)
     assert code == 2 and output.startswith("error: LAUNCHER is slurn, but only local is known") and output.count("\n") == 1
 
 
 def test_a_number_of_processes_that_cannot_share_the_pieces_is_refused(project: Path) -> None:
     params(project, 3)
-    code, output = run(project, "stages.train", *ARGUMENTS)
+    code, output = run(project, *STAGE)
     assert (code, output) == (
         2,
         "error: 3 processes cannot share the 4 pieces of an update evenly: make hardware.processes one of 1, 2, 4, "
@@ -245,9 +207,9 @@ def test_a_number_of_processes_that_cannot_share_the_pieces_is_refused(project: 
 
 def test_a_stage_ends_and_saves_when_dvc_is_killed(project: Path) -> None:
     """`sh` stands for DVC here: what counts is that the parent is gone without a word."""
-    params(project, 2, **{k: v for k, v in LONG.items() if k != "microbatches"})
+    params(project, 2, updates=1500)
     environment = {**os.environ, "PYTHONPATH": str(PROJECT), "DVC_STAGE": "train@toy"}
-    command = f"{sys.executable} -m stages.train {' '.join(ARGUMENTS)} > log 2>&1; true"
+    command = f"{sys.executable} -m {' '.join(STAGE)} > log 2>&1; true"
     parent = subprocess.Popen(["sh", "-c", command], cwd=project, env=environment, start_new_session=True)
     wait_for(project, 10)
     parent.send_signal(signal.SIGKILL)
