@@ -82,7 +82,9 @@ def ours(config: str, precision: str, device: str, batches: list[Pairs]) -> Call
         positions="sinusoidal",
     )
     settings: dict[str, Any] = dict(updates=1000, tokens_per_update=10**6, microbatches=1, warmup_updates=4000, label_smoothing=SMOOTHING)
-    settings |= dict(adam_beta1=0.9, adam_beta2=0.98, adam_epsilon=1e-9, checkpoint_every=1000, checkpoints_kept=1, precision=precision)
+    settings |= dict(
+        adam_beta1=0.9, adam_beta2=0.98, adam_epsilon=1e-9, checkpoint_every=1000, checkpoints_kept=1, patience=None, precision=precision
+    )
     trainer = Trainer(TrainConfig(**settings), model, c["vocab"], 1, place)
     updates = []
     for pairs in batches:

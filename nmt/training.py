@@ -5,13 +5,13 @@ moment and goes on from a checkpoint ends with the same bytes as one that was ne
 import logging
 import math
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self, cast
+from typing import Annotated, Literal, Self, cast
 
 import numpy as np
 import torch
@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 ROWS_PER_CHECKPOINT = 10  # lines of training.tsv from one checkpoint to the next
 SKIPPED_IN_A_ROW = 10  # updates without finite gradients before the run stops
 
+Row = dict[str, float | int | None]
+
 
 class TrainConfig(Config):
     """Section `variants.<v>.train`, §5."""
@@ -58,6 +60,7 @@ class TrainConfig(Config):
     adam_epsilon: float = Field(gt=0, allow_inf_nan=False)
     checkpoint_every: int = Field(ge=1)
     checkpoints_kept: int = Field(ge=1)
+    patience: Annotated[int, Field(ge=1)] | None  # checkpoints
     precision: Literal["float32", "bfloat16"]
 
     @model_validator(mode="after")
@@ -71,17 +74,36 @@ class TrainConfig(Config):
         written = math.ceil(self.updates / self.checkpoint_every)
         if self.checkpoints_kept > written:
             raise ValueError(f"checkpoints_kept is {self.checkpoints_kept}, but the run writes only {written}")
+        if self.patience is not None and self.checkpoints_kept > self.patience + 1:
+            raise ValueError(
+                f"checkpoints_kept is {self.checkpoints_kept}, but with a patience of {self.patience} the run may end after "
+                f"{self.patience + 1} checkpoints: raise patience to {self.checkpoints_kept - 1} or more"
+            )
         return self
 
     def is_scheduled(self, step: int) -> bool:
         """Whether a checkpoint is due at update `step`: at each multiple of checkpoint_every and at the end."""
         return step % self.checkpoint_every == 0 or step == self.updates
 
-    @property
-    def kept_steps(self) -> list[int]:
-        """Steps of the checkpoints that the run leaves behind."""
-        last = range(self.checkpoint_every, self.updates + 1, self.checkpoint_every)[-self.checkpoints_kept :]
-        return sorted({*last, self.updates})[-self.checkpoints_kept :]
+    def end(self, rows: Sequence[Row]) -> int:
+        """The update at which a run with these rows of the training table ends: `updates`, or before it where `patience` runs out.
+
+        It runs out at the checkpoint that is the `patience`-th one in a row whose valid loss is not below the best before them.
+        """
+        best, since = math.inf, 0
+        for row in rows:
+            loss = row["valid_loss"]
+            if loss is None:
+                continue
+            best, since = (loss, 0) if loss < best else (best, since + 1)
+            if since == self.patience:
+                return min(int(row["update"] or 0), self.updates)
+        return self.updates
+
+    def kept_steps(self, end: int) -> list[int]:
+        """Steps of the checkpoints that a run leaves behind which ends at update `end`."""
+        last = range(self.checkpoint_every, end + 1, self.checkpoint_every)[-self.checkpoints_kept :]
+        return sorted({*last, end})[-self.checkpoints_kept :]
 
 
 @dataclass
@@ -102,7 +124,7 @@ class State:
     skipped: int = 0  # updates that were not applied since their gradients were not finite
     skipped_in_a_row: int = 0  # of these, the ones since the last update that was applied
     interval: Interval = field(default_factory=Interval)
-    rows: list[dict[str, float | int | None]] = field(default_factory=list)  # of training.tsv
+    rows: list[Row] = field(default_factory=list)  # of training.tsv
 
 
 class Stopped(Exception):
@@ -142,7 +164,7 @@ class Trainer:
         self._place()
         saved = checkpoint.state["progress"]
         self.state = State(**{**saved, "interval": Interval(**saved["interval"])})
-        if self.state.step == self.config.updates:
+        if self.ended:
             return
         moments = checkpoint.moments()
         for name, parameter in self.model.named_parameters():
@@ -183,6 +205,11 @@ class Trainer:
         self.state.step = step
         self.clock.spent("compute")
         return {"loss": loss_sum, "nll": nll_sum, "tokens": update.tokens, "gradient_norm": norm}
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run is at its end, as the first process knows it, which alone validates."""
+        return self.state.step >= self.config.end(self.state.rows)
 
     @property
     def pieces(self) -> range:
@@ -241,20 +268,21 @@ def train(
     shards: Path,
     folder: Path,
     stop: Callable[[], bool] = lambda: False,
-    report: Callable[[State], None] = lambda state: None,
+    report: Callable[[State, Update], None] = lambda state, update: None,
 ) -> None:
-    """Train up to the configured number of updates on the folder `shards`, leaving checkpoints in `folder`.
+    """Train on the folder `shards` until the configured number of updates, or until patience runs out, leaving checkpoints in `folder`.
 
-    `report` is called after each update. When `stop` says so in some process, the update at hand is finished and saved and Stopped raised.
-    The first process alone validates, writes and warns. Raises Diverged.
+    `report` is called after each update, with the pieces of this process in it. When `stop` says so in some process, the update at hand is
+    finished and saved and Stopped raised. The first process alone validates, writes and warns. Raises Diverged.
     """
     config, state, ranks = trainer.config, trainer.state, trainer.ranks
     row_every = max(1, config.checkpoint_every // ROWS_PER_CHECKPOINT)
     plan = updates(shards / "train", config.tokens_per_update, config.microbatches, trainer.seed, state.step, trainer.pieces)
-    if state.step < config.updates:
+    ended = trainer.ended
+    if not ended:
         trainer.rehearse(largest_piece(shards / "train", config.tokens_per_update, config.microbatches, trainer.seed))
     with _Behind() as behind, ahead(plan) as plan_ahead:
-        while state.step < config.updates:
+        while not ended:
             update = next(plan_ahead)
             trainer.clock.spent("data")
             sums = trainer.update(update)
@@ -278,8 +306,9 @@ def train(
                 trainer.clock.spent("validation")
                 state.rows.append(_row(state, trainer.rate(state.step), sums["gradient_norm"], valid))
                 state.interval = Interval()
-            report(state)
-            stopping = ranks.any(stop(), state.step) and state.step < config.updates
+            report(state, update)
+            ended = trainer.ended if config.patience is None else ranks.any(ranks.first and trainer.ended, state.step)
+            stopping = ranks.any(stop(), state.step) and not ended
             behind.check()
             if ranks.first and (checkpoint_due or stopping):
                 behind.do(partial(_save, trainer.saving(folder), folder, config))
@@ -332,14 +361,17 @@ def resumable(folder: Path, config: TrainConfig) -> Checkpoint | None:
             log.warning("%s; training goes on without this checkpoint", error)
     for step, checkpoint in reversed(found.items()):
         planned = parse(TrainConfig, checkpoint.state["train"], f"{checkpoint.folder}: train")
+        end = config.end(checkpoint.state["progress"]["rows"])
+        # Where patience may end the run soon, nobody knows yet which of those so far it is to leave behind.
+        kept = config.kept_steps(end if config.patience is None else step)
         if (
-            step > config.updates
+            step > end
             or planned.is_scheduled(step) != config.is_scheduled(step)
-            or any(kept not in found for kept in config.kept_steps if kept <= step)
+            or any(earlier not in found for earlier in kept if earlier <= step)
         ):
             continue
         try:
-            if step < config.updates:
+            if step < end:
                 checkpoint.verify(OPTIMIZER)
             return checkpoint
         except DamagedCheckpoint as error:
@@ -367,7 +399,7 @@ def _prune(folder: Path, config: TrainConfig, step: int) -> None:
             shutil.rmtree(path)
 
 
-def _row(state: State, rate: float, gradient_norm: float, valid: HeldOutLoss | None) -> dict[str, float | int | None]:
+def _row(state: State, rate: float, gradient_norm: float, valid: HeldOutLoss | None) -> Row:
     interval = state.interval
     measured = interval.tokens > 0  # some update of the interval was applied
     return {

@@ -21,12 +21,13 @@ from stages import params
 from stages.command import run
 
 if TYPE_CHECKING:
+    from nmt.batches import Update
     from nmt.model import ModelConfig
     from nmt.ranks import Ranks
     from nmt.training import State, TrainConfig
 
 ROOT = Path(__file__).parent.parent
-NOT_OF_THE_STATE = {"updates", "checkpoints_kept"}  # parameters of the run's end, which the state at update n does not know
+NOT_OF_THE_STATE = {"updates", "checkpoints_kept", "patience"}  # parameters of the run's end, which the state at update n does not know
 
 
 def main(variant: str, shards: Path, checkpoints: Path, training: Path) -> None:
@@ -68,9 +69,9 @@ def main(variant: str, shards: Path, checkpoints: Path, training: Path) -> None:
         try:
             with Progress("train", config.updates, "updates", done=trainer.state.step, visible=ranks.first) as progress:
 
-                def report(state: "State") -> None:
+                def report(state: "State", update: "Update") -> None:
                     if speed:
-                        speed.look()
+                        speed.look(update)
                     loss = state.rows[-1]["loss"] if state.rows else None
                     progress.advance(1, None if loss is None else f"loss {loss:.3f}{speed or ''}")
 
@@ -84,7 +85,12 @@ def main(variant: str, shards: Path, checkpoints: Path, training: Path) -> None:
                 print(stopped, file=sys.stderr)
             sys.exit(128 + (signals or [signal.SIGTERM])[0])
         if ranks.first:
-            _lay_in_place(scratch / "checkpoints", config, checkpoints)
+            if trainer.state.step < config.updates:
+                print(
+                    f"train: ends at update {trainer.state.step}, for the valid loss of {config.patience} checkpoints was no better",
+                    flush=True,
+                )
+            _lay_in_place(scratch / "checkpoints", config, trainer.state.step, checkpoints)
             _write_table(trainer.state.rows, training)
 
 
@@ -120,12 +126,12 @@ def _noted_signals() -> list[int]:
     return received
 
 
-def _lay_in_place(source: Path, config: "TrainConfig", target: Path) -> None:
-    """Link the checkpoints that the run is to leave behind, without what only training needs, into the folder `target`."""
+def _lay_in_place(source: Path, config: "TrainConfig", end: int, target: Path) -> None:
+    """Link the checkpoints that the run, ended at update `end`, is to leave behind, without what only training needs, into `target`."""
     from nmt.checkpoint import WEIGHTS, open_checkpoint, write_state
 
     with whole_folder(target) as building:
-        for step in config.kept_steps:
+        for step in config.kept_steps(end):
             checkpoint = open_checkpoint(source / f"step-{step:08}")
             folder = building / checkpoint.folder.name
             folder.mkdir()

@@ -39,6 +39,7 @@ TRAIN: dict[str, Any] = dict(
     adam_epsilon=1e-9,
     checkpoint_every=2,
     checkpoints_kept=2,
+    patience=None,
     precision="float32",
 )
 OUTS = ("checkpoints", "training.tsv")

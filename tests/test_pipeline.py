@@ -28,7 +28,7 @@ FILES = {name: {"src": f"text/{name}.en", "tgt": f"text/{name}.de"} for name in 
 MODEL = dict(layers=1, d_model=32, heads=2, d_k=16, d_v=16, dropout=0.1, positions="sinusoidal")
 TRAIN = dict(
     updates=120, tokens_per_update=600, microbatches=2, warmup_updates=60, label_smoothing=0.1, adam_beta1=0.9, adam_beta2=0.98,
-    adam_epsilon=1e-9, checkpoint_every=40, checkpoints_kept=3, precision="float32",
+    adam_epsilon=1e-9, checkpoint_every=40, checkpoints_kept=3, patience=None, precision="float32",
 )  # fmt: skip
 
 

@@ -18,7 +18,8 @@ from nmt.config import parse
 from nmt.errors import UserError
 from nmt.model import Transformer
 from nmt.symbols import EOS, PAD
-from nmt.training import SKIPPED_IN_A_ROW, Stopped, TrainConfig, Trainer, resumable, train
+from nmt.training import SKIPPED_IN_A_ROW, Row, Stopped, TrainConfig, Trainer, resumable, train
+from nmt.validation import HeldOutLoss
 from tests.copy_task import FIRST, MODEL, TRAIN, VOCAB, copies, first_updates, one_update, trainer, write_corpus
 
 
@@ -49,7 +50,7 @@ def steps(folder: Path) -> list[int]:
 
 def kept(folder: Path, config: TrainConfig) -> dict[int, bytes]:
     """The weights that a run leaves behind, by step."""
-    return {step: (folder / f"step-{step:08}" / WEIGHTS).read_bytes() for step in config.kept_steps}
+    return {step: (folder / f"step-{step:08}" / WEIGHTS).read_bytes() for step in config.kept_steps(config.updates)}
 
 
 def assert_equal_ends(folder: Path, run_here: Trainer, other: Path, run_there: Trainer) -> None:
@@ -149,8 +150,6 @@ def test_what_is_left_is_the_last_scheduled_checkpoints_and_two_of_them_whole(tm
 
 @pytest.mark.parametrize("updates", [7, 8])
 def test_the_end_is_a_checkpoint_even_between_two_scheduled_ones(tmp_path: Path, shards: Path, updates: int) -> None:
-    config = trainer(updates=updates, checkpoint_every=4, checkpoints_kept=2).config
-    assert config.kept_steps == [4, updates]
     run(tmp_path, shards, updates=updates, checkpoint_every=4, checkpoints_kept=2)
     assert steps(tmp_path) == [4, updates]
 
@@ -420,7 +419,7 @@ def test_weights_that_become_nan_stop_the_run_and_do_not_replace_good_ones(tmp_p
         folder = tmp_path / str(checkpoint_every)
         one = trainer(updates=40, checkpoint_every=checkpoint_every, checkpoints_kept=1)
 
-        def destroy(state: Any, one: Trainer = one) -> None:
+        def destroy(state: Any, update: Update, one: Trainer = one) -> None:
             if state.step == 3:
                 with torch.no_grad():
                     one.model.embedding.weight[FIRST, 0] = math.nan
@@ -502,7 +501,7 @@ def config(**changes: Any) -> TrainConfig:
 )
 def test_the_steps_that_are_left_behind(changes: dict[str, int], kept_steps: list[int]) -> None:
     found = config(**changes)
-    assert found.kept_steps == kept_steps
+    assert found.kept_steps(found.updates) == kept_steps
     every = changes["checkpoint_every"]
     assert [s for s in range(1, found.updates + 1) if found.is_scheduled(s)] == sorted(
         {*range(every, found.updates + 1, every), found.updates}
@@ -535,3 +534,64 @@ def test_counts_begin_at_one(name: str) -> None:
 def test_the_vocabulary_of_the_tests_is_used_up() -> None:
     """The copy task above measures something: every token occurs."""
     assert {token for pair in copies(300, 1) for token in pair[0]} == set(range(FIRST, VOCAB))
+
+
+def rows(*valid_losses: float | None) -> list[Row]:
+    """Rows of a training table, one each 5 updates, with these valid losses."""
+    return [{"update": 5 * number, "valid_loss": loss} for number, loss in enumerate(valid_losses, 1)]
+
+
+@pytest.mark.parametrize(
+    ("patience", "losses", "end"),
+    [
+        (None, (3.0, 4.0, 5.0, 6.0), 100),
+        (1, (3.0, 2.0), 100),
+        (1, (3.0, 3.0), 10),  # equal is no better
+        (2, (3.0, 4.0, 2.9, 4.0), 100),
+        (2, (3.0, 4.0, 3.5), 15),
+        (2, (3.0, None, 4.0, None, 3.5, 1.0), 25),  # rows between checkpoints do not count; nor does what came after the end
+        (30, (3.0,) * 31, 100),  # would be 155
+    ],
+)
+def test_where_patience_runs_out(patience: int | None, losses: tuple[float | None, ...], end: int) -> None:
+    found = config(updates=100, checkpoint_every=5, checkpoints_kept=1, patience=patience)
+    assert found.end(rows(*losses)) == end
+
+
+def test_more_checkpoints_than_patience_is_sure_to_leave_are_refused() -> None:
+    assert config(updates=8, checkpoint_every=2, checkpoints_kept=3, patience=2)
+    with pytest.raises(
+        UserError, match="checkpoints_kept is 3, but with a patience of 1 the run may end after 2 checkpoints: raise patience to 2"
+    ):
+        config(updates=8, checkpoint_every=2, checkpoints_kept=3, patience=1)
+
+
+@pytest.mark.parametrize("stop", [3, 6, 7, 8])
+def test_a_run_whose_patience_ran_out_is_one_that_was_planned_to_end_there(
+    tmp_path: Path, shards: Path, monkeypatch: pytest.MonkeyPatch, stop: int
+) -> None:
+    losses = {2: 5.0, 4: 4.0, 6: 4.5, 8: 4.25, 10: 1.0, 12: 0.5}
+
+    def run_with(name: str, stop: Callable[[], bool] = lambda: False, **changes: Any) -> Trainer:
+        one = trainer(checkpoint_every=2, checkpoints_kept=3, **changes)
+        monkeypatch.setattr(nmt.training, "held_out_loss", lambda *_: HeldOutLoss(losses[one.state.step], 1))
+        checkpoint = resumable(tmp_path / name, one.config)
+        if checkpoint:
+            one.resume(checkpoint)
+        train(one, shards, tmp_path / name, stop)
+        return one
+
+    planned = run_with("planned", updates=8)
+    if stop < 8:
+        with pytest.raises(Stopped):
+            run_with("patient", stopping_after(stop), updates=12, patience=2)
+    patient = run_with("patient", updates=12, patience=2)
+    assert patient.state == planned.state and patient.state.step == 8
+    for step in planned.config.kept_steps(8):
+        folders = [tmp_path / name / f"step-{step:08}" for name in ("planned", "patient")]
+        assert (folders[0] / WEIGHTS).read_bytes() == (folders[1] / WEIGHTS).read_bytes()
+    assert run_with("patient", updates=12, patience=2).state.step == 8  # once more: nothing to do
+    assert run_with("patient", updates=12, patience=3).state.step == 12  # with more of it the run goes on
+    assert steps(tmp_path / "patient")[-1] == 12
+    less = run_with("patient", updates=12, patience=2)  # with less again it ends where it did
+    assert less.state == planned.state

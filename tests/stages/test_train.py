@@ -16,6 +16,7 @@ import pytest
 
 from nmt.checkpoint import OPTIMIZER, WEIGHTS, checkpoints, open_checkpoint, step_of
 from nmt.errors import UserError
+from nmt.speed import Speed
 from nmt.training import TrainConfig
 from stages import train
 from tests.copy_task import (
@@ -54,6 +55,12 @@ def main() -> None:
     train.main("variants.toy", Path("shards"), *map(Path, OUTS))
 
 
+def left(**change: int) -> list[int]:
+    """Steps of the checkpoints that a training of all its updates leaves behind."""
+    config = TrainConfig(**{**TRAIN, **change})
+    return config.kept_steps(config.updates)
+
+
 def scratch(folder: Path = Path()) -> Path:
     """The one scratch folder of training."""
     [found] = (folder / ".scratch" / "train").iterdir()
@@ -64,7 +71,7 @@ def test_what_it_leaves_are_the_last_checkpoints_without_the_optimizer_and_a_tab
     main()
     config = TrainConfig(**TRAIN)
     found = checkpoints(Path("checkpoints"))
-    assert [step_of(path) for path in found] == config.kept_steps
+    assert [step_of(path) for path in found] == left()
     for path in found:
         checkpoint = open_checkpoint(path)
         checkpoint.verify(WEIGHTS)
@@ -127,12 +134,12 @@ def test_what_decides_the_state_starts_clean(project: Path, change: dict[str, fl
     assert len(list(Path(".scratch/train").iterdir())) == 2 and outs() != first
 
 
-@pytest.mark.parametrize("change", [dict(updates=10), dict(checkpoints_kept=1)])
+@pytest.mark.parametrize("change", [dict(updates=10), dict(checkpoints_kept=1), dict(patience=4)])
 def test_what_decides_only_the_end_goes_on_in_the_same_place(project: Path, change: dict[str, int]) -> None:
     main()
     write_params(Path(), **change)
     main()
-    assert scratch() and [step_of(path) for path in checkpoints(Path("checkpoints"))] == TrainConfig(**{**TRAIN, **change}).kept_steps
+    assert scratch() and [step_of(path) for path in checkpoints(Path("checkpoints"))] == left(**change)
     state = open_checkpoint(checkpoints(Path("checkpoints"))[0]).state
     assert state["train"] == {**TRAIN, **change}
 
@@ -180,8 +187,10 @@ def test_the_table_of_speed_has_a_row_for_each_of_the_training_and_accounts_for_
     assert header[:3] == ["update", "seconds", "tokens_per_second"] and header[-1] == "memory"
     assert [row[0] for row in rows] == [line.split("\t")[0] for line in Path("training.tsv").read_text().splitlines()[1:]]
     for row in rows:
-        assert float(row[2]) > 0 and float(row[-1]) > 0.01
-        assert sum(map(float, row[3:-1])) == pytest.approx(100, abs=0.4)
+        named = dict(zip(header, map(float, row), strict=True))
+        assert named["tokens_per_second"] > 0 and named["memory"] > 0.01
+        assert 0 <= named["padding"] < 50
+        assert sum(named[share] for share in Speed.SHARES) == pytest.approx(100, abs=0.4)
 
 
 @pytest.mark.parametrize("part", ["train", "valid"])

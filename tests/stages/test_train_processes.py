@@ -14,7 +14,25 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.copy_task import HARDWARE, PROJECT, STAGE, at_work, last_saved, outs, run, start, wait, wait_for, write_corpus, write_params
+from nmt.shards import write_shards
+from nmt.symbols import UNKNOWN
+from tests.copy_task import (
+    FIRST,
+    HARDWARE,
+    PROJECT,
+    STAGE,
+    TOKENIZER,
+    VOCAB,
+    at_work,
+    last_saved,
+    outs,
+    run,
+    start,
+    wait,
+    wait_for,
+    write_corpus,
+    write_params,
+)
 
 SHORT = dict(updates=30, checkpoint_every=10, microbatches=4)
 TORCHRUN = ("torch.distributed.run", "--standalone", "--max-restarts", "0", "--nproc-per-node")
@@ -40,8 +58,8 @@ def project(tmp_path: Path) -> Iterator[Path]:
         os.kill(pid, signal.SIGKILL)
 
 
-def params(folder: Path, processes: int | str, patience: float = 60, **train: int) -> None:
-    write_params(folder, hardware={**HARDWARE, "processes": processes, "patience": patience}, **{**SHORT, **train})
+def params(folder: Path, processes: int | str, seconds: float = 60, **train: int) -> None:
+    write_params(folder, hardware={**HARDWARE, "processes": processes, "patience": seconds}, **{**SHORT, **train})
 
 
 def ranks(launcher: int) -> list[int]:
@@ -58,6 +76,17 @@ def undisturbed(project: Path, **train: int) -> dict[str, bytes]:
     code, output = run(other, *STAGE)
     assert code == 0, output
     return outs(other)
+
+
+def test_patience_ends_all_processes_at_the_same_update(project: Path) -> None:
+    write_shards([([FIRST], [UNKNOWN] * 3)] * 4, project / "shards" / "valid", VOCAB, TOKENIZER)  # what is never right in training
+    ending = dict(updates=60, checkpoint_every=2, checkpoints_kept=2, patience=1)
+    expected = undisturbed(project, **ending)
+    assert len(expected["training.tsv"].splitlines()) < 60
+    params(project, 2, **ending)
+    code, output = run(project, *STAGE)
+    assert code == 0 and re.search(r"train: ends at update \d+, for the valid loss of 1 checkpoints was no better", output), output
+    assert outs(project) == expected
 
 
 @pytest.mark.parametrize("processes", [pytest.param(2, marks=pytest.mark.essential), 4])
@@ -169,7 +198,7 @@ def test_a_process_that_raises_ends_all_with_its_traceback(project: Path) -> Non
 
 def test_a_process_that_hangs_is_named_with_the_update(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "1")
-    params(project, 2, patience=3)
+    params(project, 2, seconds=3)
     broken(project, "time.sleep(100)")
     code, output = run(project, *TORCHRUN, "2", "-m", "broken", *STAGE[1:])
     assert (
