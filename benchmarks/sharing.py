@@ -21,7 +21,7 @@ HERE = Path(__file__).resolve().parent
 for folder in (HERE, HERE.parent):
     sys.path.insert(0, str(folder))
 
-from train import CONFIGS, DROPOUT, SMOOTHING, pairs_of
+from workload import CONFIGS, DROPOUT, SMOOTHING, pairs_of
 
 from nmt.shards import write_shards
 from tests.copy_task import STAGE, start, write_params
