@@ -23,7 +23,7 @@ if str(ROOT) not in sys.path:
 import psutil
 
 from nmt.progress import Progress
-from tests.copy_task import HARDWARE, STAGE, at_work, last_saved, outs, run, start, wait, wait_for, write_corpus, write_params
+from tests.copy_task import HARDWARE, STAGE, at_work, ended, last_saved, outs, start, wait, wait_for, write_corpus, write_params
 
 EVERY = 5  # updates from one checkpoint to the next
 
@@ -43,11 +43,11 @@ def main() -> None:
             write_corpus(folder / "shards")
             settings = dict(updates=updates, checkpoint_every=EVERY, checkpoints_kept=3, microbatches=options.processes)
             write_params(folder, hardware={**HARDWARE, "processes": processes}, **settings)
-        ended(run(calm, *STAGE))
+        ended(start(calm, *STAGE))
         with Progress("kill", options.kills, "kills") as progress:
             for _ in range(options.kills):
                 progress.advance(note=kill_once(stormy, chance))
-        ended(run(stormy, *STAGE))
+        ended(start(stormy, *STAGE))
         same = outs(calm) == outs(stormy)
         print(f"{options.kills} kills, {updates} updates, {options.processes} processes: {'equal' if same else 'OTHER'} bytes")
         sys.exit(not same)
@@ -69,12 +69,6 @@ def kill_once(folder: Path, chance: random.Random) -> str:
     process.communicate(timeout=60)
     wait(lambda: at_work(folder) == [], seconds=30)
     return f"at {last_saved(folder)}: {name}"
-
-
-def ended(result: tuple[int, str]) -> None:
-    """Stop here, with its output, when a training failed."""
-    if result[0]:
-        sys.exit(result[1])
 
 
 if __name__ == "__main__":

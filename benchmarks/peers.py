@@ -2,7 +2,7 @@
 
 Each is given batches of pairs of token ids without special tokens, and returns what computes forward, backward and an Adam step on the
 batch of a number. All are post-norm with dropout 0.1 except OpenNMT-py's and Sockeye's, which come pre-norm: the products are the same.
-Tried: transformers 5.18, fairseq-fixed 0.12.3.1, OpenNMT-py 3.5.1 and sockeye 3.1.34 (both without their pins), joeynmt 2.3.0, torch 2.13.
+Tried: transformers 5.24, fairseq-fixed 0.12.3.1, OpenNMT-py 3.5.1 and sockeye 3.1.34 (both without their pins), joeynmt 2.3.0, torch 2.13.
 """
 
 import logging

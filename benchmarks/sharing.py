@@ -11,7 +11,6 @@
 import argparse
 import csv
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -24,7 +23,7 @@ for folder in (HERE, HERE.parent):
 from workload import CONFIGS, DROPOUT, SMOOTHING, pairs_of
 
 from nmt.shards import write_shards
-from tests.copy_task import STAGE, start, write_params
+from tests.copy_task import STAGE, ended, start, write_params
 
 
 def prepare(folder: Path, config: str, precision: str, updates: int, processes: int, threads: int) -> Path:
@@ -51,13 +50,6 @@ def speeds(folder: Path) -> list[dict[str, float]]:
 def rate(folder: Path) -> float:
     """Target tokens a second: the median over the rows."""
     return statistics.median(row["tokens_per_second"] for row in speeds(folder))
-
-
-def ended(process: subprocess.Popen[str]) -> None:
-    """Wait for a training; stop here, with its output, when it failed."""
-    output, _ = process.communicate()
-    if process.returncode:
-        sys.exit(output)
 
 
 def main() -> None:

@@ -109,6 +109,13 @@ def run(folder: Path, *arguments: str, project: Path = PROJECT, preexec: Callabl
     return process.returncode, output
 
 
+def ended(process: subprocess.Popen[str]) -> None:
+    """Wait for a training; stop here, with its output, when it failed."""
+    output, _ = process.communicate()
+    if process.returncode:
+        sys.exit(output)
+
+
 def outs(folder: Path = Path()) -> dict[str, bytes]:
     """All files that the stage left in `folder`, by name."""
     paths = [path for name in OUTS for path in (folder / name, *(folder / name).rglob("*")) if path.is_file()]
