@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from nmt.chance import mixed
 from nmt.chunks import Chunk, ParallelText
 from nmt.outputs import whole_file, whole_folder
 from nmt.tokenizer import Tokenizer
@@ -116,7 +117,7 @@ def dealt(first: int, count: int, shards: int) -> Places:
     """
     begin, end = first // shards, -(-(first + count) // shards)
     numbers = np.arange(begin * shards, end * shards, dtype=np.uint64).reshape(-1, shards)  # [rows, shards]
-    order: Places = np.argsort(_mixed(numbers), axis=1, kind="stable").reshape(-1)
+    order: Places = np.argsort(mixed(numbers), axis=1, kind="stable").reshape(-1)
     return order[first % shards :][:count]
 
 
@@ -158,14 +159,6 @@ def folder_of(work: Path, chunk: Chunk) -> Path:
 def _lists(lengths: Lengths, ids: Ids) -> pa.ListArray:
     offsets = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(ids))
-
-
-def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Each number as if drawn by chance: the finalizer of SplitMix64 (Steele et al. 2014)."""
-    numbers = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return numbers ^ (numbers >> np.uint64(31))
 
 
 def _tens(histogram: NDArray[np.int64]) -> list[int]:
