@@ -1,6 +1,9 @@
 """The tokenizer on real SentencePiece models: any text in, the same text out, and the same model from the same text."""
 
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from itertools import product
 from pathlib import Path
@@ -34,6 +37,24 @@ def tokenizer(request: pytest.FixtureRequest, sentences: list[str]) -> Tokenizer
 @pytest.mark.parametrize("kind", TYPES)
 def test_the_same_text_gives_the_same_bytes(kind: str, sentences: list[str]) -> None:
     assert trained(sentences, type=kind) == trained(iter(sentences), type=kind)
+
+
+@pytest.mark.slow
+def test_processes_of_1_and_2_threads_train_the_same_model(sentences: list[str], tmp_path: Path) -> None:
+    program = """
+import sys
+from pathlib import Path
+from nmt.tokenizer import TokenizerConfig, train_tokenizer
+for kind in ("bpe", "unigram"):
+    config = TokenizerConfig(type=kind, vocab_size=300, normalization="identity", sample_lines=1000)
+    Path(sys.argv[1] + kind).write_bytes(train_tokenizer(Path("text").read_text("utf-8").split("\\n")[:-1], config, "c"))
+"""
+    (tmp_path / "text").write_text("".join(f"{line}\n" for line in sentences), "utf-8")
+    for threads in ("1", "2"):
+        environment = os.environ | {"OMP_NUM_THREADS": threads, "PYTHONHASHSEED": threads}
+        subprocess.run([sys.executable, "-c", program, threads], cwd=tmp_path, env=environment, check=True)
+    for kind in TYPES:
+        assert (tmp_path / f"1{kind}").read_bytes() == (tmp_path / f"2{kind}").read_bytes() == trained(sentences, type=kind)
 
 
 def test_the_model_has_the_vocabulary_asked_for_and_its_special_pieces(tokenizer: Tokenizer) -> None:
