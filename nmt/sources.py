@@ -14,10 +14,11 @@ from nmt.errors import UserError
 from nmt.files import FilesSource, check_files, file_pairs
 from nmt.heldout import HeldOut, hold_out_lines
 from nmt.languages import Languages
+from nmt.mtdata import MtdataSource, dataset_pairs, fetch_datasets
 from nmt.pairs import TRAIN, VALID, Counted, Pair
 from nmt.wheel import WheelSource, fetch_wheel, wheel_pairs
 
-Source = Annotated[WheelSource | DebianSource | ArchivesSource | FilesSource, Field(discriminator="kind")]
+Source = Annotated[WheelSource | DebianSource | ArchivesSource | MtdataSource | FilesSource, Field(discriminator="kind")]
 SET_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 
@@ -98,6 +99,10 @@ def open_source(origin: Origin, downloads: Path, work: Path, counted: Counted) -
             for name, archive in source.archives.items()
         }
         pairs = archive_pairs(source, {name: path for name, (path, _) in brought.items()}, work, counted)
+    elif isinstance(source, MtdataSource):
+        datasets = fetch_datasets(source, downloads)
+        facts["datasets"] = {name: {"sha256": sha256, "bytes": path.stat().st_size} for name, (path, sha256) in datasets.items()}
+        pairs = dataset_pairs(source, {name: path for name, (path, _) in datasets.items()}, counted)
     else:
         hashes = check_files(source)
         facts["files"] = {name: {"sha256": sha256, "bytes": Path(name).stat().st_size} for name, sha256 in hashes.items()}
