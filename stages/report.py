@@ -7,17 +7,17 @@ machine or revision, so the same inputs give the same bytes. Its words and looks
 import csv
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from nmt.errors import UserError
-from nmt.examples import Row, by_length, choose, differences
+from nmt.examples import Row, by_length, choose
 from nmt.figures import Line, chart
 from nmt.outputs import whole_file
+from nmt.pages import render
 from nmt.raw import read_manifest
 from stages import params
 from stages.command import run
@@ -45,6 +45,7 @@ def main(
     rows: list[Row] = [row for row in pq.read_table(sentences).to_pylist() if row["set"] == shown]
     table = read_training(training)
     page = render(
+        TEMPLATE,
         corpus=corpus,
         variant=variant,
         manifest=read_manifest(manifest),
@@ -61,25 +62,6 @@ def main(
     )
     with whole_file(report) as file:
         file.write_text(page, encoding="utf-8", newline="\n")
-
-
-def render(**facts: Any) -> str:
-    """The page with these facts in it. All text is escaped; the figures are elements already."""
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATE.parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["flat"] = flat
-    environment.globals["differences"] = differences
-    return environment.get_template(TEMPLATE.name).render(**facts)
-
-
-def flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of nested dictionaries, each with its dotted name."""
-    for name, value in values.items():
-        if isinstance(value, dict):
-            yield from flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def read_json(path: Path) -> Any:
