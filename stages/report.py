@@ -8,6 +8,7 @@ import csv
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,15 @@ from nmt.examples import Row, by_length, choose
 from nmt.figures import Line, chart
 from nmt.outputs import whole_file
 from nmt.pages import render
+from nmt.published import BLEU
 from nmt.raw import read_manifest
 from stages import params
 from stages.command import run
 
 TEMPLATE = Path(__file__).with_name("report.html.j2")
 HISTOGRAM_BINS = 30
+MAPS = 3
+SHORTEST, LONGEST = 2, 16  # pieces of a line whose attention is shown, on each side
 SIDES = ("source", "reference", "hypothesis")
 
 
@@ -44,6 +48,7 @@ def main(
     shown = next(name for name in scored["sets"] if name != "valid")
     rows: list[Row] = [row for row in pq.read_table(sentences).to_pylist() if row["set"] == shown]
     table = read_training(training)
+    examples = choose(rows)
     page = render(
         TEMPLATE,
         corpus=corpus,
@@ -58,10 +63,26 @@ def main(
         training=table,
         figures=training_figures(table) | {"lengths": length_figure(rows)},
         buckets=by_length(rows),
-        examples=choose(rows),
+        examples=examples,
+        attention=attention_maps(averaged, examples["drawn"]),
+        paper={name: value for name, value in BLEU.get((corpus, variant), {}).items() if name in scored["sets"]},
     )
     with whole_file(report) as file:
         file.write_text(page, encoding="utf-8", newline="\n")
+
+
+def attention_maps(averaged: Path, drawn: Sequence[Row]) -> list[dict[str, Any]]:
+    """Where the model looks while it writes some of the `drawn` lines, each with the number of its line."""
+    from nmt.attention_map import attention_map  # torch takes a second to start
+    from nmt.bundle import load_bundle
+
+    bundle = load_bundle(averaged)
+    found = []
+    for row in drawn:
+        sides = row["source"], row["hypothesis"]
+        if all(SHORTEST <= len(ids) <= LONGEST for ids in bundle.tokenizer.encode(sides)):
+            found.append({"line": row["line"], **asdict(attention_map(bundle, *sides))})
+    return found[:MAPS]
 
 
 def read_json(path: Path) -> Any:

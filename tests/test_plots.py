@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-
 ROOT = Path(__file__).resolve().parent.parent
 PLOTS = ROOT / ".dvc" / "plots"
 PAGE = (PLOTS / "page.html").read_text(encoding="utf-8")
@@ -31,8 +30,9 @@ def fields(value: Any) -> set[str]:
 
 def test_the_page_fetches_nothing() -> None:
     assert PAGE.count("{plot_divs}") == 1 and "{scripts}" not in PAGE
-    assert not re.search(r"<(?:script|link|img)[^>]*(?:src|href)=", PAGE)
-    assert "sourceMappingURL" not in PAGE and "@import" not in PAGE
+    outside = re.sub(r"<script>.*?</script>", "", PAGE, flags=re.DOTALL)
+    assert not re.search(r"<(?:script|link|img)|@import|url\(", outside)
+    assert "<script src" not in PAGE and "sourceMappingURL" not in PAGE
     for package in ("vega 5.33.1", "vega-lite 5.23.0", "vega-embed 6.29.0"):
         assert f"<script>/* {package} */" in PAGE
     assert "Redistribution and use in source and binary forms" in PAGE
