@@ -36,6 +36,14 @@ METRICS = {
     "chrf++": "chrF++",
     "ter": "TER (less is better)",
 }
+COSTS = {
+    "parameters": "parameters",
+    "updates": "updates",
+    "tokens": "target tokens",
+    "flop": "FLOP",
+    "seconds": "seconds, here",
+    "tokens_per_second": "target tokens a second, here",
+}
 Rows = list[list[str]]
 
 
@@ -72,7 +80,7 @@ def tables(document: dict[str, Any]) -> list[tuple[str, list[str], Rows]]:
     lines = [[row["set"], *("none" if value is None else f"{value:,}" for value in row["values"])] for row in document["lines"]]
     found.append(("Lines of the raw text", ["", *names], lines))
     costs = [side["cost"] for side in document["sides"]]
-    cost = [[key, *(_number(one.get(key)) for one in costs)] for key in ("parameters", "updates", "tokens", "flop")]
+    cost = [[title, *(_number(one.get(key)) for one in costs)] for key, title in COSTS.items()]
     found.append(("Cost of the training", ["", *names], cost))
     return [table for table in found if table[2]]
 
@@ -192,7 +200,7 @@ def _short(value: Any) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.2e}"
+    return "unknown" if value is None else f"{value:.2e}" if value >= 1e12 else f"{value:,}"
 
 
 if __name__ == "__main__":

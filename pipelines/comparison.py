@@ -17,6 +17,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -198,7 +199,7 @@ def stale(model: Model) -> list[str]:
 
 
 def cost(model: Model) -> dict[str, Any]:
-    """Parameters, updates, target tokens and training FLOP (6 a parameter and token), as far as the model tells."""
+    """Parameters, updates, target tokens, training FLOP (6 a parameter and token) and speed, as far as they are known."""
     path = model.paths.get("averaged")
     config = YAML(typ="safe", pure=True).load(model.files.read_text(f"{path}/config.json")) if path else {}
     table = model.table("training.tsv")
@@ -207,7 +208,28 @@ def cost(model: Model) -> dict[str, Any]:
         answer |= {"updates": int(table["update"].iloc[-1]), "tokens": int(table["tokens"].iloc[-1])}
         if answer["parameters"]:
             answer["flop"] = float(FLOP * answer["parameters"] * answer["tokens"])
-    return answer
+    return {**answer, **speed(model)}
+
+
+def speed(model: Model) -> dict[str, float]:
+    """Seconds of the training and its target tokens a second, where this machine still has the scratch folder that it ran in.
+
+    The folder is known by the last checkpoint, whose hash stands in average.json.
+    """
+    average = model.json("average.json")
+    scratch = (
+        YAML(typ="safe", pure=True).load(Path("params.yaml").read_text(encoding="utf-8")).get("hardware", {}).get("scratch", ".scratch")
+    )
+    if not average or not average["checkpoints"]:
+        return {}
+    last = average["checkpoints"][-1]
+    for table in Path(scratch).glob("train/*/speed.tsv"):
+        for state in table.parent.glob(f"checkpoints/*{last['step']}/state.json"):
+            if last["sha256"] in state.read_text(encoding="utf-8"):
+                rows = pd.read_csv(table, sep="\t")
+                spent = rows.drop_duplicates("update", keep="last")["seconds"].sum()  # a resumed training has done some updates twice
+                return {"seconds": round(float(spent), 1), "tokens_per_second": round(float(rows["tokens_per_second"].median()))}
+    return {}
 
 
 def curves(models: Sequence[Model]) -> dict[str, list[dict[str, Any]]]:

@@ -21,7 +21,7 @@ import hashlib
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -29,8 +29,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from rich.console import Console
-from rich.table import Table
 
 from nmt import foreign, shifted
 from nmt.errors import UserError
@@ -38,24 +36,13 @@ from nmt.languages import Languages
 from nmt.lines import join_whitespace, read_exact, read_lines
 from nmt.outputs import whole_file
 from nmt.remains import remains
+from nmt.score_table import show
 from nmt.scoring import LineScores, Texts, evaluate, standing_in
 from stages import params
 from stages.command import run
 
 VALID = "valid"
 METRICS_LIMIT = 8  # numbers that a person takes in at a glance
-COLUMNS = {
-    "bleu": "BLEU",
-    "bleu_unseen": "unseen",
-    "bleu_uncased": "uncased",
-    "bleu_intl": "intl",
-    "bleu_moses": "Moses",
-    "bleu_moses_split": "…split",
-    "bleu_moses_split_quotes": "…quotes",
-    "chrf": "chrF",
-    "chrf++": "chrF++",
-    "ter": "TER",
-}
 
 
 @dataclass(frozen=True)
@@ -106,7 +93,7 @@ def main(
             _write_json(scores_file, {"sets": results, "perplexity": perplexity})
             _write_sentences(sentences_file, sets, {name: texts.finished for name, texts in read.items()}, lines)
             _write_lengths(lengths_file, sets)
-    _print(results)
+    show(results)
 
 
 def read_set(name: str, translations: Path, raw: Path, languages: Languages) -> Translated:
@@ -188,31 +175,6 @@ def _write_lengths(path: Path, sets: dict[str, Texts]) -> None:
 
 def _words(text: Sequence[str]) -> list[int]:
     return [len(line.split()) for line in text]
-
-
-def _print(results: dict[str, Any]) -> None:
-    """A row for each score, a column for each set, and below how each score was computed."""
-    table = Table("", *(f"{name}, {found['lines']:,} lines" for name, found in results.items()))
-    for column in table.columns[1:]:
-        column.justify = "right"
-    signatures: dict[str, str] = {}
-    for metric, title in COLUMNS.items():
-        scores = [found[metric] for found in results.values()]
-        table.add_row(title, *(f"{score['score']:.2f} ± {score['confidence']:.2f}" if score else "none" for score in scores))
-        signatures |= {title: scores[0]["signature"]} if scores[0] else {}
-    looks: dict[str, Callable[[dict[str, Any]], str]] = {
-        "length ratio": lambda found: f"{found['length_ratio']:.3f}",
-        "blank": lambda found: f"{found['blank_lines']['hypothesis']:,}",
-        "cut": lambda found: f"{found['unfinished']:,}",
-        "repeating": lambda found: f"{found['share_repeating']['hypothesis']:.1%}",
-        "equal to source": lambda found: f"{found['share_equal_to_source']:.1%}",
-    }
-    for title, look in looks.items():
-        table.add_row(title, *map(look, results.values()))
-    console = Console(width=130)
-    console.print(table)
-    for title, signature in signatures.items():
-        console.print(f"{title:8} {signature}", soft_wrap=True, highlight=False, markup=False)
 
 
 if __name__ == "__main__":
