@@ -25,6 +25,7 @@ from sacrebleu.significance import PairedTest, Result
 
 from nmt.lines import is_blank, join_whitespace
 from nmt.moses import moses_name, moses_tokens, plain_quotes, split_compounds
+from nmt.progress import Progress
 from nmt.remains import repeats
 from nmt.workers import spread
 
@@ -157,8 +158,12 @@ def evaluate(sets: dict[str, Texts], language: str) -> tuple[dict[str, dict[str,
         }
         tasks |= {(name, metric, 0): task for metric, task in whole.items()}
     order = sorted(tasks, key=lambda key: key[1] != "edits")
-    small = sum(len(texts.sources) for texts in sets.values()) < SMALL
-    found = dict(zip(order, [tasks[key]() for key in order] if small else spread([tasks[key] for key in order]), strict=True))
+    if sum(len(texts.sources) for texts in sets.values()) < SMALL:
+        computed = [tasks[key]() for key in order]
+    else:
+        with Progress("score", len(order), "steps") as progress:
+            computed = spread([tasks[key] for key in order], progress.advance)
+    found = dict(zip(order, computed, strict=True))
     results, lines = {}, {}
     for name, texts in sets.items():
         counted = [counts for key, chunk in found.items() if key[:2] == (name, "edits") for counts in chunk]

@@ -10,15 +10,15 @@ T = TypeVar("T")
 AT_MOST = 8  # processes; each holds its own copy of what it works on
 
 
-def spread(tasks: Sequence[Callable[[], T]]) -> list[T]:
-    """The results of all `tasks`, in their order, computed by as many processes as there are cores to use.
+def spread(tasks: Sequence[Callable[[], T]], report: Callable[[], None] = lambda: None) -> list[T]:
+    """The results of all `tasks`, in their order, computed by as many processes as there are cores to use; `report` is called after each.
 
     Give the longest tasks first. A task and its result travel through a pipe, so they must be picklable (functools.partial of functions
     of modules). What a task raises is raised here, and ends all.
     """
     processes = min(_cores(), AT_MOST, len(tasks))
     if processes < 2:
-        return [task() for task in tasks]
+        return [_reported(task(), report) for task in tasks]
     context = get_context("spawn")  # a fork would copy the threads' locks
     workers: dict[Connection, Any] = {}
     try:
@@ -38,6 +38,7 @@ def spread(tasks: Sequence[Callable[[], T]]) -> list[T]:
                 if error is not None:
                     raise error
                 results[number] = value
+                report()
                 further = next(waiting, None)
                 if further is not None:
                     ready.send(further)
@@ -47,6 +48,11 @@ def spread(tasks: Sequence[Callable[[], T]]) -> list[T]:
             connection.close()
             process.terminate()
             process.join()
+
+
+def _reported(result: T, report: Callable[[], None]) -> T:
+    report()
+    return result
 
 
 def _work(connection: Connection) -> None:

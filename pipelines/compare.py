@@ -156,9 +156,11 @@ def main() -> int:
     if len(options.revisions) < 2:
         parser.error("two revisions at least are compared")
     try:
-        firsts = [model(revision, options.model) for revision in options.revisions]
-        sides = [siblings(one) for one in firsts] if options.seeds else [[one] for one in firsts]
-        document = compare(sides, options.revisions)
+        with Console(stderr=True).status("comparing: reading the revisions"):
+            firsts = [model(revision, options.model) for revision in options.revisions]
+            sides = [siblings(one) for one in firsts] if options.seeds else [[one] for one in firsts]
+        with Console(stderr=True).status("comparing: 1,000 samples and 10,000 shuffles of every test set"):
+            document = compare(sides, options.revisions)
         page = write(document, options.to)
         show(document, Console())
         print(f"\npage: {page}")

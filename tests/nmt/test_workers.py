@@ -23,7 +23,9 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.essential
 def test_results_stand_in_the_order_of_the_tasks_and_other_processes_found_them() -> None:
-    assert workers.spread([partial(pow, 2, n) for n in range(20)]) == [2**n for n in range(20)]
+    seen: list[int] = []
+    assert workers.spread([partial(pow, 2, n) for n in range(20)], lambda: seen.append(1)) == [2**n for n in range(20)]
+    assert len(seen) == 20
     assert os.getpid() not in workers.spread([os.getpid, os.getpid])
     assert workers.spread([os.getpid]) == [os.getpid()]  # one alone is not worth a process
     assert workers.spread([]) == []
