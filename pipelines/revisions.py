@@ -104,12 +104,11 @@ class Model:
 
 
 def models(revision: str) -> dict[str, Model]:
-    """The scored models of a revision, by name. Raises DvcError where there is no such revision or nothing has run in it."""
+    """The scored models of a revision, by name; none where nothing has run. Raises DvcError where there is no such revision."""
     files = dvc.open_revision(revision)
-    try:
-        lock = YAML(typ="safe").load(files.read_text("dvc.lock"))["stages"]
-    except FileNotFoundError:
-        raise dvc.DvcError(f"{revision} has no dvc.lock: nothing has run in it") from None
+    if not files.exists("dvc.lock"):
+        return {}
+    lock = YAML(typ="safe").load(files.read_text("dvc.lock"))["stages"]
     names = [stage.partition("@")[2] for stage in lock if stage.startswith("score@")]
     return {name: Model(revision, name, dict(_history(lock, f"score@{name}", name)), files) for name in names}
 
