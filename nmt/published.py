@@ -11,4 +11,3 @@ BLEU = {
     ("wmt14-en-fr", "base"): {"newstest2014": 38.1},
     ("wmt14-en-fr", "big-en-fr"): {"newstest2014": 41.8},  # the arXiv edition; the NIPS edition has 41.0
 }
-PERPLEXITY = {("wmt14-en-de", "base"): 4.92, ("wmt14-en-de", "big"): 4.33}  # of valid, per piece, of the paper's own vocabulary

@@ -53,7 +53,9 @@ def tables(document: dict[str, Any]) -> list[tuple[str, list[str], Rows]]:
     found = []
     for name, one in document["sets"].items():
         rows = [
-            [METRICS[metric], *(_score(value) for value in score["values"])] for metric, score in one["scores"].items() if metric in METRICS
+            [title, *(_score(value) for value in one["scores"][metric]["values"])]
+            for metric, title in METRICS.items()
+            if metric in one["scores"]
         ]
         for pair in one["pairs"]:
             for metric, tested in pair["tests"].items():

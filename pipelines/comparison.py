@@ -92,13 +92,15 @@ def comparable(scores: Sequence[dict[str, Any]], names: Sequence[str]) -> tuple[
 def compare_set(name: str, scores: Sequence[Sequence[dict[str, Any]]], tables: Sequence[Sequence[pd.DataFrame]]) -> dict[str, Any]:
     """Everything about one set: the scores of each side, and each other side against the first."""
     first = [side[0][name] for side in scores]
-    metrics = [metric for metric, value in first[0].items() if isinstance(value, dict) and "signature" in value]
+    signatures = {
+        metric: value["signature"]
+        for one in reversed(first)  # of two signatures the baseline's counts
+        for metric, value in one.items()
+        if isinstance(value, dict) and "signature" in value
+    }
     found = {
-        metric: {
-            "signature": first[0][metric]["signature"],
-            "values": [_score(one.get(metric), first[0][metric]["signature"]) for one in first],
-        }
-        for metric in metrics
+        metric: {"signature": signature, "values": [_score(one.get(metric), signature) for one in first]}
+        for metric, signature in signatures.items()
     }
     pairs = [compare_pair(side, tables[0], tables[side]) for side in range(1, len(tables))]
     facts = {key: first[0][key] for key in ("lines", "source_sha256", "reference_sha256")}
