@@ -14,7 +14,9 @@ from nmt.errors import UserError
 SAMPLE = 10_000  # lines that make a profile
 LEAST = 200  # lines of training text below which nothing is said
 LONG = 20  # characters from which on a line shows its language
+CLEARLY = 0.5  # bits a trigram by which one language must explain a line better
 EXCESS = 1.5  # bits a trigram beyond the training text's own
+FEW = 3  # lines that are let pass whatever their share
 WARN_SHARE = 0.05  # of the long lines
 REFUSE_SHARE = 0.5
 
@@ -32,8 +34,8 @@ class Profile:
         return self._total - sum(math.log2(self._counts[trigram] + 1) for trigram in found) / max(1, len(found))
 
 
-class Languages:
-    """The source and the target language of a corpus, learned from its parallel training text."""
+class Profiles:
+    """Profiles of the source and the target language of a corpus, learned from its parallel training text."""
 
     def __init__(self, sources: Sequence[str], targets: Sequence[str]) -> None:
         cut = len(targets) * 9 // 10
@@ -49,10 +51,10 @@ class Languages:
         warnings = []
         natural = self._like_source(references)[1]
         for side, text in (("references", references), ("hypotheses", hypotheses)):
-            first, share = self._like_source(text)
+            found, share = self._like_source(text)
             excess = share if side == "references" else share - natural
-            if excess >= WARN_SHARE:
-                where = f"{share:.0%} of the longer {side} read like the source's language, not the target's, the first in line {first}"
+            if excess >= WARN_SHARE and len(found) > FEW:
+                where = f"{share:.0%} of the longer {side} read like the source's language, not the target's, the first in line {found[0]}"
                 if side == "references" and share >= REFUSE_SHARE:
                     raise UserError(f"{where}: is this the right file?")
                 warnings.append(f"{where}: the scores are not those of a translation")
@@ -62,11 +64,11 @@ class Languages:
                 warnings.append(f"the {side} read like another language than the target side of the training text")
         return warnings
 
-    def _like_source(self, text: Sequence[str]) -> tuple[int, float]:
-        """The first line, and the share of the long lines, that the source's profile explains better than the target's."""
+    def _like_source(self, text: Sequence[str]) -> tuple[list[int], float]:
+        """The numbers of the long lines that the source's profile explains better than the target's, and their share of these."""
         long = [(number, line) for number, line in enumerate(text, start=1) if len(line) >= LONG]
-        found = [number for number, line in long if self.source.bits(line) + 0.5 < self.target.bits(line)]
-        return (found[0] if found else 0), len(found) / max(1, len(long))
+        found = [number for number, line in long if self.source.bits(line) + CLEARLY < self.target.bits(line)]
+        return found, len(found) / max(1, len(long))
 
 
 def trigrams(line: str) -> list[str]:

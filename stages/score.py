@@ -66,7 +66,7 @@ def main(
     names = [VALID, *params.value(f"{section}.test")]
     read = {name: read_set(name, translations, raw, languages) for name in names}
     training = [clean / f"train.{language}" for language in (languages.src, languages.tgt)]
-    known = foreign.Languages(*(list(islice(read_exact(path), foreign.SAMPLE)) for path in training))
+    known = foreign.Profiles(*(list(islice(read_exact(path), foreign.SAMPLE)) for path in training))
     warnings = {name: _warn(name, texts, known) for name, texts in read.items()}
     wanted = {join_whitespace(line) for texts in read.values() for line in texts.sources}
     seen = standing_in(read_exact(training[0]), wanted)
@@ -128,7 +128,7 @@ def _finished(nbest: Path) -> Iterator[bool]:
             raise UserError(f"{nbest}, line {number}: no list of hypotheses ({error!r}); run the stage `translate` again") from None
 
 
-def _warn(name: str, texts: Translated, known: foreign.Languages) -> list[str]:
+def _warn(name: str, texts: Translated, known: foreign.Profiles) -> list[str]:
     """What makes the scores of this set doubtful, told on stderr before any of them is computed."""
     try:
         warnings = [

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from nmt.errors import UserError
-from nmt.foreign import Languages, trigrams
+from nmt.foreign import Profiles, trigrams
 
 WORDS = {
     "en": "the house is old and through window which there would their should between garden weather little water bring".split(),
@@ -19,7 +19,7 @@ def text(language: str, count: int, seed: int = 0) -> list[str]:
     return [" ".join(rng.choices(WORDS[language], k=rng.randint(5, 12))) for _ in range(count)]
 
 
-LANGUAGES = Languages(text("en", 1000), text("de", 1000))
+LANGUAGES = Profiles(text("en", 1000), text("de", 1000))
 GOOD = text("de", 100, 1)
 
 
@@ -49,10 +49,14 @@ def test_a_third_language_is_named(side: str) -> None:
     assert len(found) == 1 and side in found[0]
 
 
+def test_a_few_names_are_no_other_language() -> None:
+    assert LANGUAGES.judge(GOOD[:17] + text("en", 3), GOOD[:20]) == []
+
+
 def test_short_lines_and_little_training_text_say_nothing() -> None:
     assert LANGUAGES.judge(["the house"] * 50, ["das Haus"] * 50) == []
-    assert Languages(text("en", 100), text("de", 100)).judge(text("en", 50), GOOD) == []
-    assert Languages([], []).judge([], []) == []
+    assert Profiles(text("en", 100), text("de", 100)).judge(text("en", 50), GOOD) == []
+    assert Profiles([], []).judge([], []) == []
 
 
 def test_trigrams_are_those_of_the_line_between_spaces() -> None:
