@@ -9,7 +9,7 @@ import pytest
 
 from pipelines import dvc
 from pipelines.compare import markdown, tables
-from pipelines.comparison import by_length, comparable, extremes, verdict
+from pipelines.comparison import by_length, comparable, compare, extremes, verdict
 from pipelines.revisions import model, siblings
 from tests.pipelines.scored import Scored
 
@@ -37,10 +37,11 @@ def scored(made: Scored, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scored]:
     made.run("git", "checkout", "-q", ".")
 
 
-def compared(scored: Scored, *arguments: str) -> dict[str, Any]:
-    scored.run("python", "-m", "pipelines.compare", *arguments)
-    found: dict[str, Any] = json.loads((scored.folder / "comparison" / "comparison.json").read_text())
-    return found
+def compared(*names: str, seeds: bool = False) -> dict[str, Any]:
+    """The document that the command writes."""
+    firsts = [model(name, None) for name in names]
+    found = compare([siblings(first) for first in firsts] if seeds else [[first] for first in firsts], names)
+    return json.loads(json.dumps(found))  # type: ignore[no-any-return]
 
 
 @pytest.mark.slow
@@ -67,7 +68,7 @@ def test_two_experiments_are_told_apart_by_what_differs_and_judged(scored: Score
 
 @pytest.mark.slow
 def test_a_model_compared_with_itself_is_no_different(scored: Scored) -> None:
-    found = compared(scored, "HEAD", "workspace")
+    found = compared("HEAD", "workspace")
     (pair,) = found["sets"]["test"]["pairs"]
     assert [(one["difference"], one["bootstrap_p"], one["randomization_p"]) for one in pair["tests"].values()] == [(0, 1, 1)] * 2
     assert (pair["same_lines"], pair["wins"], pair["losses"], found["parameters"]) == (1, [], [], [])
@@ -77,7 +78,7 @@ def test_a_model_compared_with_itself_is_no_different(scored: Scored) -> None:
 @pytest.mark.slow
 def test_seeds_are_found_by_all_else_being_equal(scored: Scored) -> None:
     assert [one.revision for one in siblings(model("HEAD", None))] == ["HEAD", "same-2"]
-    found = compared(scored, "--seeds", "drop-1", "HEAD")
+    found = compared("drop-1", "HEAD", seeds=True)
     assert [(side["revisions"], side["seeds"]) for side in found["sides"]] == [(["drop-1"], [1]), (["HEAD", "same-2"], [1, 2])]
     seeds = found["sets"]["test"]["pairs"][0]["seeds"]
     assert seeds["counts"] == [1, 2] and seeds["p"] is None
@@ -99,7 +100,7 @@ def test_code_and_results_that_are_out_of_date_are_named(scored: Scored) -> None
     scored.run("dvc", "repro", "-q")
     params = scored.folder / "params.yaml"
     params.write_text(params.read_text().replace("dropout: 0.2", "dropout: 0.3"))
-    found = compared(scored, "HEAD", "workspace")
+    found = compared("HEAD", "workspace")
     assert found["code"] == [{"path": "code.py", "stages": ["train"]}]
     (warning,) = found["warnings"]
     assert warning.startswith("workspace: ") and "variants.tiny.model.dropout" in warning and "dvc repro" in warning
