@@ -57,10 +57,10 @@ def score(
 ) -> None:
     """Score translations by every usual metric, after a look at whether they can be scored."""
     from nmt import shifted
+    from nmt.evaluation import Texts, evaluate
     from nmt.lines import read_lines
     from nmt.remains import remains
     from nmt.score_table import show
-    from nmt.scoring import Texts, evaluate
 
     sides = {path: list(read_lines(path)) for path in (hypotheses, references, *([source] if source else []))}
     counts = {path: len(lines) for path, lines in sides.items()}

@@ -28,7 +28,7 @@ LOOKS: dict[str, Callable[[dict[str, Any]], str]] = {
 
 
 def show(sets: dict[str, dict[str, Any]]) -> None:
-    """Print what `nmt.scoring.evaluate` says of each set, and below the table the signatures."""
+    """Print what `nmt.evaluation.evaluate` says of each set, and below the table the signatures."""
     table = Table("", *(f"{name}, {found['lines']:,} lines" for name, found in sets.items()))
     for column in table.columns[1:]:
         column.justify = "right"

@@ -17,7 +17,6 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,19 +24,11 @@ import pandas as pd
 from ruamel.yaml import YAML
 
 from pipelines import dvc, significance
+from pipelines.cost import cost, curves
 from pipelines.revisions import Model
+from pipelines.verdict import VALID, verdict
 
-VALID = "valid"
-CURVES = {
-    "loss": ("training.tsv", "loss"),
-    "valid_loss": ("training.tsv", "valid_loss"),
-    "valid_perplexity": ("training.tsv", "valid_perplexity"),
-    "learning_rate": ("training.tsv", "learning_rate"),
-    "bleu": ("curve.tsv", "bleu"),
-}
-POINTS = 300  # of a curve
 EXTREME = 8  # wins, and as many losses
-FLOP = 6  # a parameter and token, forward and backward: Kaplan et al. 2020, section 2.1
 
 
 def compare(sides: Sequence[Sequence[Model]], names: Sequence[str]) -> dict[str, Any]:
@@ -198,97 +189,6 @@ def stale(model: Model) -> list[str]:
             if content is not None and hashlib.md5(content).hexdigest() != model.data[model.paths[name]]:
                 warnings.append(f"{model.revision}: {model.paths[name]} is not the one that dvc.lock records: run `dvc repro`")
     return warnings
-
-
-def cost(model: Model) -> dict[str, Any]:
-    """Parameters, updates, target tokens, training FLOP (6 a parameter and token) and speed, as far as they are known."""
-    path = model.paths.get("averaged")
-    config = YAML(typ="safe", pure=True).load(model.files.read_text(f"{path}/config.json")) if path else {}
-    table = model.table("training.tsv")
-    answer: dict[str, Any] = {"parameters": config.get("parameters")}
-    if table is not None and len(table):
-        answer |= {"updates": int(table["update"].iloc[-1]), "tokens": int(table["tokens"].iloc[-1])}
-        if answer["parameters"]:
-            answer["flop"] = float(FLOP * answer["parameters"] * answer["tokens"])
-    return {**answer, **speed(model)}
-
-
-def speed(model: Model) -> dict[str, float]:
-    """Seconds of the training and its target tokens a second, where this machine still has the scratch folder that it ran in.
-
-    The folder is known by the last checkpoint, whose hash stands in average.json.
-    """
-    average = model.json("average.json")
-    scratch = (
-        YAML(typ="safe", pure=True).load(Path("params.yaml").read_text(encoding="utf-8")).get("hardware", {}).get("scratch", ".scratch")
-    )
-    if not average or not average["checkpoints"]:
-        return {}
-    last = average["checkpoints"][-1]
-    for table in Path(scratch).glob("train/*/speed.tsv"):
-        for state in table.parent.glob(f"checkpoints/*{last['step']}/state.json"):
-            if last["sha256"] in state.read_text(encoding="utf-8"):
-                rows = pd.read_csv(table, sep="\t")
-                spent = rows.drop_duplicates("update", keep="last")["seconds"].sum()  # a resumed training has done some updates twice
-                return {"seconds": round(float(spent), 1), "tokens_per_second": round(float(rows["tokens_per_second"].median()))}
-    return {}
-
-
-def curves(models: Sequence[Model]) -> dict[str, list[dict[str, Any]]]:
-    """The training curves that at least one model has, thinned to some hundred points."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    tables = {file: [model.table(file) for model in models] for file in ("training.tsv", "curve.tsv")}
-    for name, (file, column) in CURVES.items():
-        for side, table in enumerate(tables[file]):
-            if table is not None and column in table and table[column].notna().any():
-                points = table[["update", column]].dropna()
-                points = points.iloc[:: max(1, len(points) // POINTS)]
-                found.setdefault(name, []).append({"side": side, "x": points["update"].tolist(), "y": points[column].tolist()})
-    return found
-
-
-def verdict(document: dict[str, Any]) -> str:
-    """Whether the differences are noise: BLEU of the first test set, a sentence for each side beyond the first."""
-    name = next(name for name in document["sets"] if name != VALID)
-    pairs = document["sets"][name]["pairs"]
-    level = significance.LEVEL / len(pairs)
-    sentences = [_sentence(document, name, pair, level) for pair in pairs]
-    if len(pairs) > 1:
-        sentences.append(f"With {len(pairs)} comparisons the level of each is {level:.3f}.")
-    return " ".join(sentences)
-
-
-def _sentence(document: dict[str, Any], name: str, pair: dict[str, Any], level: float) -> str:
-    one, other = (document["sides"][side]["name"] for side in (0, pair["side"]))
-    if pair["seeds"]:
-        return _of_seeds(f"{one} to {other}: BLEU of {name}", significance.Seeds(**pair["seeds"]), level)
-    found = significance.Paired(**pair["tests"]["bleu"])
-    told = f"{one} to {other}: BLEU of {name} {found.baseline:.2f} to {found.score:.2f} ({found.difference:+.2f})"
-    if pair["same_lines"] == 1:
-        return f"{told}: no difference, all translations are the same (p = 1)."
-    values = f"p = {found.bootstrap_p:.4f} by paired bootstrap, {found.randomization_p:.4f} by approximate randomization"
-    seed = "one training a side, so what another seed would give is not known"
-    decided = found.decision(level)
-    if decided is None:
-        return f"{told} is undecided: {values}; {seed}."
-    return f"{told} {'is more than chance' if decided else 'is noise'} over the choice of sentences: {values}; {seed}."
-
-
-def _of_seeds(head: str, found: significance.Seeds, level: float) -> str:
-    sides = [
-        f"{mean:.2f}" + (f" ± {deviation:.2f}" if deviation is not None else "") + f" ({count} {'seed' if count == 1 else 'seeds'})"
-        for mean, deviation, count in zip(found.means, found.deviations, found.counts, strict=True)
-    ]
-    told = f"{head} {sides[0]} to {sides[1]}, {found.difference:+.2f}"
-    if found.p is None:
-        return (
-            f"{told}: too few seeds to tell, at least 2 a side give a deviation and {significance.ENOUGH_SEEDS} one that means something."
-        )
-    values = (
-        f"p = {found.p:.4f} with the seeds and the choice of sentences both taken for chance, standard error {found.standard_error:.2f}"
-    )
-    few = "" if found.enough else f"; {min(found.counts)} seeds are few, take {significance.ENOUGH_SEEDS} or more"
-    return f"{told} {'is more than chance' if found.p < level else 'is noise'}: {values}{few}."
 
 
 def _sentences(model: Model) -> pd.DataFrame:

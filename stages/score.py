@@ -3,7 +3,7 @@
 metrics.json, for `dvc metrics diff`: at most eight numbers and no text
 {"valid": {"bleu": 27.7, "perplexity": 5.12}, "newstest2014": {"bleu": 26.9, "bleu_unseen": 26.9, "chrf": 57.72}}
 
-scores.json: everything, for each set what `nmt.scoring.evaluate` says, and
+scores.json: everything, for each set what `nmt.evaluation.evaluate` says, and
 {"sets": {"newstest2014": {"source_sha256": "…", "reference_sha256": "…", "unfinished": 0, "warnings": [], "lines": 3003,
                            "bleu": {"score": 26.9, "confidence": 0.5, "signature": "…", …}, "bleu_moses_split": {…}, …}, …},
  "perplexity": {"average": 5.12, "last": 5.31}}            of valid, per piece
@@ -32,12 +32,12 @@ import pyarrow.parquet as pq
 
 from nmt import foreign, shifted
 from nmt.errors import UserError
+from nmt.evaluation import LineScores, Texts, evaluate, standing_in
 from nmt.languages import Languages
 from nmt.lines import join_whitespace, read_exact, read_lines
 from nmt.outputs import whole_file
 from nmt.remains import remains
 from nmt.score_table import show
-from nmt.scoring import LineScores, Texts, evaluate, standing_in
 from stages import params
 from stages.command import run
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from nmt.evaluation import Texts, evaluate
 from nmt.score_table import COLUMNS, LOOKS, show
-from nmt.scoring import Texts, evaluate
 
 
 def test_every_score_look_and_signature_is_shown_for_every_set(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,8 +9,9 @@ import pytest
 
 from pipelines import dvc
 from pipelines.compare import markdown, tables
-from pipelines.comparison import by_length, comparable, compare, extremes, verdict
+from pipelines.comparison import by_length, comparable, compare, extremes
 from pipelines.revisions import model, siblings
+from pipelines.verdict import verdict
 from tests.pipelines.scored import Scored
 
 pytestmark = pytest.mark.filterwarnings("ignore:_NoneStep.value:DeprecationWarning")  # DVC's own
