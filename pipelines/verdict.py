@@ -4,7 +4,7 @@ from typing import Any
 
 from pipelines import significance
 
-VALID = "valid"  # which decides nothing: the training has seen it
+VALID = "valid"  # which decides nothing: choices were made on it
 
 
 def verdict(document: dict[str, Any]) -> str:
