@@ -204,7 +204,7 @@ def _short(value: Any) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.2e}" if value >= 1e12 else f"{value:,}"
+    return "unknown" if value is None else f"{value:.2e}" if isinstance(value, float) and value >= 1e6 else f"{value:,}"
 
 
 if __name__ == "__main__":

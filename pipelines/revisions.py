@@ -126,13 +126,13 @@ def model(revision: str, name: str | None) -> Model:
 
 
 def siblings(chosen: Model) -> list[Model]:
-    """`chosen`, and the experiments that are the same but for the seed, one a seed, by seed."""
+    """`chosen`, and behind it the experiments that are the same but for the seed, one a seed, by seed."""
     found = {chosen.seed: chosen}
     for name in dvc.experiments():
         other = models(name).get(chosen.name)
         if other and other.recipe == chosen.recipe:
             found.setdefault(other.seed, other)
-    return sorted(found.values(), key=lambda one: (one.seed is None, one.seed))
+    return sorted(found.values(), key=lambda one: (one is not chosen, one.seed))
 
 
 def _history(lock: dict[str, Any], stage: str, name: str) -> Iterator[tuple[str, Any]]:

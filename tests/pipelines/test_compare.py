@@ -79,6 +79,7 @@ def test_a_model_compared_with_itself_is_no_different(scored: Scored) -> None:
 @pytest.mark.slow
 def test_seeds_are_found_by_all_else_being_equal(scored: Scored) -> None:
     assert [one.revision for one in siblings(model("HEAD", None))] == ["HEAD", "same-2"]
+    assert [one.revision for one in siblings(model("same-2", None))] == ["same-2"]  # HEAD is no experiment
     found = compared("drop-1", "HEAD", seeds=True)
     assert [(side["revisions"], side["seeds"]) for side in found["sides"]] == [(["drop-1"], [1]), (["HEAD", "same-2"], [1, 2])]
     seeds = found["sets"]["test"]["pairs"][0]["seeds"]
