@@ -20,7 +20,7 @@ BATCH_LINES = 1000  # read before the first translation is written
 
 @app.callback()
 def _nmt() -> None:
-    """Translate with a model that the pipeline trained."""
+    """Translate with a model that the pipeline trained, and score translations."""
 
 
 @app.command()
@@ -46,6 +46,32 @@ def translate(
     while batch := list(islice(lines, BATCH_LINES)):
         _write(map(best, translator.translate(batch, name=name, first=first)))
         first += len(batch)
+
+
+@app.command()
+def score(
+    hypotheses: Annotated[Path, typer.Argument(help="Translations, a line each; plain text or .gz, .xz, .bz2, .zst")],
+    references: Annotated[Path, typer.Argument(help="What they are held against, line by line")],
+    language: Annotated[str, typer.Option(help="Code of their language, for the Moses tokens")],
+    source: Annotated[Path | None, typer.Option(help="The lines that were translated")] = None,
+) -> None:
+    """Score translations by every usual metric, after a look at whether they can be scored."""
+    from nmt import shifted
+    from nmt.evaluation import Texts, evaluate
+    from nmt.lines import read_lines
+    from nmt.remains import remains
+    from nmt.score_table import show
+
+    sides = {path: list(read_lines(path)) for path in (hypotheses, references, *([source] if source else []))}
+    counts = {path: len(lines) for path, lines in sides.items()}
+    if len(set(counts.values())) > 1 or 0 in counts.values():
+        told = ", ".join(f"{path} has {count:,} lines" for path, count in counts.items())
+        raise UserError(f"{told}: all must have equally many, and at least one")
+    system, reference = sides[hypotheses], sides[references]
+    sources = sides[source] if source else [""] * len(reference)
+    for warning in [*remains(system, reference), *shifted.judge(sources, reference, system)]:
+        print(f"warning: {warning}", file=sys.stderr)
+    show(evaluate({hypotheses.name: Texts(sources, reference, system, [False] * len(reference))}, language)[0])
 
 
 def _write(lines: Iterable[str]) -> None:

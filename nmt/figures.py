@@ -4,7 +4,7 @@ An SVG that stands inside a page takes part in its style sheet. So colours leave
 the page into the dark; text leaves as text in the page's font. The same lines give the same bytes: no clock, fixed hashes.
 
     ink, grid          axes and words, lines of the grid
-    series-1 … -3      the lines, in order; they differ in their dashes too
+    series-1 … -6      the lines, in order; neighbours differ in their dashes too
 """
 
 import io
@@ -19,7 +19,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 WIDTH, HEIGHT = 336, 220  # CSS pixels: a phone's width, so that words keep their size there
-VARIABLES = {"#000001": "ink", "#000002": "grid", "#000003": "series-1", "#000004": "series-2", "#000005": "series-3"}
+SERIES = 6
+VARIABLES = {"#000001": "ink", "#000002": "grid"} | {f"#00000{number + 2}": f"series-{number}" for number in range(1, SERIES + 1)}
 COLOURS = {variable: colour for colour, variable in VARIABLES.items()}
 DASHES = ("solid", (0, (4, 1.5)), (0, (1.2, 1.2)))
 STYLE: dict[Any, Any] = {
@@ -57,13 +58,13 @@ class Line:
 
 
 def chart(name: str, lines: Sequence[Line], x_label: str, log_y: bool = False) -> str:
-    """An `<svg>` element with at most three `lines` over one axis. Its ids begin with `name`; the id `name`-caption describes it."""
+    """An `<svg>` element with at most six `lines` over one axis. Its ids begin with `name`; the id `name`-caption describes it."""
     with style.context(["default", STYLE]):  # whatever the user's own settings are
         figure = Figure(figsize=(WIDTH / 72, HEIGHT / 72), layout="constrained")
         axes = figure.subplots()
         for index, line in enumerate(lines):
             few = len(line.x) <= 60  # then the points themselves can be seen
-            colour, dashes = COLOURS[f"series-{index + 1}"], DASHES[index]
+            colour, dashes = COLOURS[f"series-{index + 1}"], DASHES[index % len(DASHES)]
             axes.plot(line.x, line.y, label=line.label, color=colour, linestyle=dashes, marker="o" if few else "", markersize=2.6)
         _scale(axes, log_y)
         axes.set_xlabel(x_label)

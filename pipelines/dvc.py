@@ -1,7 +1,7 @@
-"""The one module that calls DVC: which stages have to run, in which order, and the running of one of them.
+"""The one module that calls DVC: which stages have to run, the running of one of them, and what a revision holds.
 
-DVC's Python interface is read for the graph alone. All else is its command line, in child processes, because that is what
-DVC keeps stable and what people type.
+DVC's Python interface is read for the graph and for the files of revisions alone. All else is its command line, in child
+processes, because that is what DVC keeps stable and what people type.
 
 A stage runs in a session of its own and writes into a file, not a pipe. So a flow that dies takes no training with it (a
 pipe would, at the next line it prints), and the flow can send SIGINT to the whole group: the `dvc` in it ignores that
@@ -22,7 +22,9 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from dvc.api import DVCFileSystem
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
 from dvc.repo.reproduce import get_active_graph, plan_repro
@@ -78,6 +80,35 @@ def metrics_table() -> str:
     """The metrics of the workspace as a Markdown table, or nothing where there are none yet."""
     table = _output("metrics", "show", "--md").strip()
     return table if table.partition("\n")[0].count("|") > 2 else ""  # files without metrics make a column of paths
+
+
+WORKSPACE = "workspace"
+
+
+def open_revision(name: str) -> Any:
+    """The files of a git revision, a DVC experiment or the `workspace`, those that DVC keeps among them, as an fsspec file system.
+
+    Raises DvcError where there is no such revision.
+    """
+    files = DVCFileSystem(rev=None if name == WORKSPACE else name)
+    try:
+        files.info("")  # before which it does not look for the revision
+        return files
+    except DvcException as error:
+        known = ", ".join(sorted(experiments())) or "none"
+        raise DvcError(f"{_one_line(str(error))}: name a git revision, {WORKSPACE}, or an experiment ({known})") from None
+
+
+def experiments() -> list[str]:
+    """The names of all DVC experiments, newest first within each commit."""
+    return list(dict.fromkeys(_output("exp", "list", "--all-commits", "--name-only").split()))
+
+
+def difference(kind: str, old: str, new: str) -> dict[str, dict[str, Any]]:
+    """What `dvc params diff` or `dvc metrics diff` (`kind`) say: {"a.b": {"old": …, "new": …}}, by file where it is not params.yaml."""
+    revisions = [old] if new == WORKSPACE else [old, new]
+    files = json.loads(_output(kind, "diff", "--json", *revisions)) if old != WORKSPACE or new != WORKSPACE else {}
+    return {name if file == "params.yaml" else f"{file}: {name}": found for file, names in files.items() for name, found in names.items()}
 
 
 def busy(text: str) -> str | None:

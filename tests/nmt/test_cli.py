@@ -125,3 +125,30 @@ def test_a_reader_that_has_seen_enough_ends_it_in_silence(model_folder: Path, tm
     result = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, env=environment, timeout=120)
     assert result.stdout.count(b"\n") == 1
     assert (result.returncode, result.stderr) == (128 + 13, b"")  # SIGPIPE, as of any other filter
+
+
+def score(folder: Path, hypotheses: list[str], references: list[str], *options: str) -> tuple[int, str]:
+    """Exit code and output of `nmt score` over these lines."""
+    for name, lines in (("hyp.de", hypotheses), ("ref.de", references)):
+        (folder / name).write_text("".join(f"{line}\n" for line in lines))
+    found = CliRunner().invoke(app, ["score", str(folder / "hyp.de"), str(folder / "ref.de"), "--language", "de", *options])
+    if isinstance(found.exception, UserError):
+        return 2, str(found.exception)
+    return found.exit_code, found.output
+
+
+def test_files_are_scored_with_signatures(tmp_path: Path) -> None:
+    code, output = score(tmp_path, ["the cat sat on the mat"], ["the cat sat on a mat"])
+    assert code == 0 and "hyp.de, 1 lines" in output
+    assert "53.73" in output  # (5/6 * 3/5 * 2/4 * 1/3) ** 0.25
+    assert "|tok:13a|smooth:exp|" in output and "|tok:moses-de-sacremoses" in output
+
+
+def test_files_that_cannot_be_scored_are_named_before_any_score(tmp_path: Path) -> None:
+    code, output = score(tmp_path, ["eins", "zwei"], ["eins"])
+    assert code == 2 and "hyp.de has 2 lines" in output and "ref.de has 1 lines" in output
+    code, output = score(tmp_path, ["Er sagte &quot;ja&quot;"], ["Er sagte ja"])
+    assert code == 2 and "&quot;" in output
+    text = [f"Zeile {number * number} von {number} steht hier" for number in range(100)]
+    code, output = score(tmp_path, text, text[1:] + text[:1])
+    assert code == 2 and "shifted against each other" in output
