@@ -16,8 +16,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from nmt.errors import UserError
 from nmt.examples import Row, by_length, choose, differences
-from nmt.figures import Line, chart
+from nmt.figures import Line, chart, inline
 from nmt.outputs import whole_file
+from nmt.plots import of_formulas
 from nmt.raw import read_manifest
 from stages import params
 from stages.command import run
@@ -56,6 +57,7 @@ def main(
         shown=shown,
         training=table,
         figures=training_figures(table) | {"lengths": length_figure(rows)},
+        formulas=[(name, inline(figure, name), caption) for name, (figure, caption) in of_formulas(titles=False).items()],
         buckets=by_length(rows),
         examples=choose(rows),
     )
