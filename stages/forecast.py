@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from nmt.model import ModelConfig
     from nmt.training import TrainConfig
 
-PAPER = {"base": (12.0, 8), "big": (84.0, 8)}  # §5.2: hours of a training and its GPUs
+PAPER = {"base": (12.0, 8), "big": (84.0, 8), "big-en-fr": (84.0, 8)}  # §5.2: hours of a training and its GPUs
 GIB = 2**30
 
 

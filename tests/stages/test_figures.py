@@ -38,7 +38,7 @@ def test_with_a_sentence_it_draws_where_each_head_looks(project: Path) -> None:
     assert names == FORMULAS | {f"attention-{kind}-1" for kind in ("encoder", "decoder", "cross")}
     text = set(ElementTree.parse("drawn/attention-cross-1.svg").getroot().itertext())
     tokenizer = Tokenizer.load(Path("runs/toy/small/averaged/tokenizer.model"))
-    pieces = {piece.strip("▁") for line in ("the old house", "das Haus") for piece in tokenizer.pieces(tokenizer.encode([line])[0])}
+    pieces = {piece.strip("▁") or "␣" for line in ("the old house", "das Haus") for piece in tokenizer.pieces(tokenizer.encode([line])[0])}
     assert {"begin", "end", "head 1", "head 2"} <= text and pieces <= text
 
 
