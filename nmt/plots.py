@@ -14,7 +14,7 @@ from nmt.optim import learning_rate
 BASES = (100.0, 10_000.0, 1_000_000.0)
 SPREADS = np.geomspace(0.1, 100, 61).tolist()
 LOGITS = 32  # into one softmax
-MAPS_ACROSS = 4
+MAPS_ACROSS, TOKENS_ACROSS = 4, 64  # maps side by side, as many as fit on a screen
 
 
 def of_formulas(d_model: int = 128, positions: int = 100, titles: bool = True) -> dict[str, tuple[Figure, str]]:
@@ -118,7 +118,8 @@ def of_attention(
         for number, weights in enumerate(layers, start=1):
             heads = [Map(f"head {head}", weights[head - 1].numpy(), rows, columns) for head in range(1, len(weights) + 1)]
             title = f"{kind} attention, layer {number}"
-            found[f"attention-{kind}-{number}"] = map_figure(heads, x_label, y_label, across=min(MAPS_ACROSS, len(heads)), title=title)
+            across = max(1, min(MAPS_ACROSS, len(heads), TOKENS_ACROSS // len(columns)))
+            found[f"attention-{kind}-{number}"] = map_figure(heads, x_label, y_label, across=across, title=title)
     return found
 
 
