@@ -111,6 +111,29 @@ def difference(kind: str, old: str, new: str) -> dict[str, dict[str, Any]]:
     return {name if file == "params.yaml" else f"{file}: {name}": found for file, names in files.items() for name, found in names.items()}
 
 
+def cache_folder() -> Path:
+    """Where the workspace keeps its outputs and what it remembers of runs."""
+    return Path(_output("cache", "dir").strip()).resolve()
+
+
+def share_cache(folder: Path, cache: Path) -> None:
+    """Have the workspace `folder` use this cache."""
+    _output("cache", "dir", "--local", str(cache), folder=folder)
+
+
+def save_experiment(folder: Path, name: str, new: Sequence[str]) -> None:
+    """Keep what the workspace `folder` holds as the experiment `name`; an older one is replaced.
+
+    That is all files that git knows, and `new`, which it may not know yet.
+    """
+    _output("exp", "save", "--force", "--name", name, *(word for path in new for word in ("--include-untracked", path)), folder=folder)
+
+
+def experiment(commit: str, name: str) -> str:
+    """The git reference of the experiment `name` on `commit`."""
+    return f"refs/exps/{commit[:2]}/{commit[2:]}/{name}"
+
+
 def busy(text: str) -> str | None:
     """One sentence on who holds what, where `text` ends the output of a `dvc` that was kept out by another process, else None."""
     found = BUSY.search(text)
@@ -135,6 +158,10 @@ class Children:
 
     def start(self, stage: str, log: Path) -> subprocess.Popen[bytes] | None:
         """Start `dvc repro` of this one stage, its output in the file `log`. After `stop` nothing is started: None."""
+        return self.start_in(Path(), log, ["--single-item", stage])
+
+    def start_in(self, folder: Path, log: Path, targets: Sequence[str] = (), held: Sequence[int] = ()) -> subprocess.Popen[bytes] | None:
+        """The same of `targets`, without any of all, in the workspace `folder`. The open files `held` stay open until `dvc` ends."""
         # The `python` of the stage's command is the one that runs this flow, and says what it does at once.
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         environment = os.environ | {"PATH": path, "PYTHONUNBUFFERED": "1"}
@@ -143,7 +170,9 @@ class Children:
             if self.stopped:
                 return None
             child = subprocess.Popen(
-                _dvc("repro", "--single-item", stage),
+                _dvc("repro", *targets),
+                cwd=folder,
+                pass_fds=held,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -206,9 +235,9 @@ def _dvc(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "dvc", "--wait-for-lock", *arguments]
 
 
-def _output(*arguments: str) -> str:
-    """What `dvc` prints. Raises DvcError with its complaint."""
-    done = subprocess.run(_dvc(*arguments), stdin=subprocess.DEVNULL, capture_output=True, text=True)
+def _output(*arguments: str, folder: Path = Path()) -> str:
+    """What `dvc` prints in `folder`. Raises DvcError with its complaint."""
+    done = subprocess.run(_dvc(*arguments), cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode != 0:
         raise DvcError(busy(done.stderr) or f"dvc {arguments[0]}: {_one_line(done.stderr)}")
     return done.stdout

@@ -16,9 +16,10 @@ import pyarrow.parquet as pq
 
 from nmt.errors import UserError
 from nmt.examples import Row, by_length, choose
-from nmt.figures import Line, chart
+from nmt.figures import Line, chart, inline
 from nmt.outputs import whole_file
 from nmt.pages import render
+from nmt.plots import of_formulas
 from nmt.published import BLEU
 from nmt.raw import read_manifest
 from stages import params
@@ -62,6 +63,7 @@ def main(
         shown=shown,
         training=table,
         figures=training_figures(table) | {"lengths": length_figure(rows)},
+        formulas=[(name, inline(figure, name), caption) for name, (figure, caption) in of_formulas(titles=False).items()],
         buckets=by_length(rows),
         examples=examples,
         attention=attention_maps(averaged, examples["drawn"]),
