@@ -9,7 +9,8 @@
 Without --model all models have random weights, and every sentence gets exactly as many tokens as its source has: 8 groups of 32 sources,
 the sources of a group equally long (8 to 58 tokens), beam 4. So all contenders take the same number of steps. With --model the ends are the
 model's own, and BLEU stands beside the speed. Each contender runs in a process of its own, in turn, several rounds. The time of a group is
-the fastest of all rounds, because the machine may be shared. The ratios are printed last.
+the fastest of all rounds, because the machine may be shared; with --threads 1 it is the processor's time, which others disturb less. The
+ratios are printed last.
 """
 
 import argparse
@@ -47,11 +48,11 @@ def groups(config: str) -> list[list[list[int]]]:
     ]
 
 
-def ours(config: str, precision: str) -> Work:
+def ours(config: str, precision: str, threads: int) -> Work:
     """This project's decoder, which may not end before the source's length."""
     from nmt import hardware
 
-    device = hardware.prepare(hardware.HardwareConfig(device="cpu"))
+    device = hardware.prepare(hardware.HardwareConfig(device="cpu", threads=threads))
     import torch
 
     from nmt.batches import padded
@@ -127,13 +128,13 @@ def ctranslate2_model(config: str, folder: str) -> None:
     spec.save(folder)
 
 
-def ctranslate2(config: str, precision: str) -> Work:
+def ctranslate2(config: str, precision: str, threads: int) -> Work:
     """CTranslate2, told to produce as many tokens as the source has."""
     import ctranslate2 as engine
 
     with tempfile.TemporaryDirectory() as folder:
         ctranslate2_model(config, folder)
-        translator = engine.Translator(folder, compute_type=precision, inter_threads=1, intra_threads=os.cpu_count())
+        translator = engine.Translator(folder, compute_type=precision, inter_threads=1, intra_threads=threads)
     sources = [[list(map(str, source)) for source in group] for group in groups(config)]
 
     def work(number: int) -> int:
@@ -144,13 +145,14 @@ def ctranslate2(config: str, precision: str) -> Work:
     return work
 
 
-def marian(config: str, precision: str) -> Work:
+def marian(config: str, precision: str, threads: int) -> Work:
     """Hugging Face's generate."""
     if precision == "int8":
         raise ValueError("int8 is not known")
     import torch
     from transformers import MarianConfig, MarianMTModel
 
+    torch.set_num_threads(threads)
     c = CONFIGS[config]
     sizes = {f"{side}_{key}": c[name] for side in ("encoder", "decoder") for key, name in (("layers", "layers"), ("ffn_dim", "d_ff"))}
     heads = {f"{side}_attention_heads": c["heads"] for side in ("encoder", "decoder")}
@@ -182,7 +184,7 @@ def trained(contender: str, precision: str, options: argparse.Namespace) -> tupl
         import sentencepiece
 
         pieces = sentencepiece.SentencePieceProcessor(model_file=str(Path(options.model) / "tokenizer.model"))
-        translator = engine.Translator(options.exported, compute_type=precision, inter_threads=1, intra_threads=os.cpu_count())
+        translator = engine.Translator(options.exported, compute_type=precision, inter_threads=1, intra_threads=options.threads)
 
         def work(number: int) -> None:
             sources = pieces.encode(lines, out_type=str)
@@ -192,7 +194,7 @@ def trained(contender: str, precision: str, options: argparse.Namespace) -> tupl
     else:
         from nmt import hardware
 
-        device = hardware.prepare(hardware.HardwareConfig(device="cpu"))
+        device = hardware.prepare(hardware.HardwareConfig(device="cpu", threads=options.threads))
         from nmt.bundle import load_bundle
         from nmt.decoder import CachedDecoder
         from nmt.search import DecodeConfig
@@ -224,17 +226,18 @@ def work(contender: str, config: str, precision: str, options: argparse.Namespac
         if options.model:
             step, facts = trained(contender, precision, options)
         else:
-            step = {"ours": ours, "ctranslate2": ctranslate2, "marian": marian}[contender](config, precision)
+            step = {"ours": ours, "ctranslate2": ctranslate2, "marian": marian}[contender](config, precision, options.threads)
     except (ValueError, ImportError) as error:
         print(json.dumps({"cannot": str(error).splitlines()[0]}))
         return
     lengths = [None] if options.model else LENGTHS
     best = [float("inf")] * len(lengths)
+    clock = time.process_time if options.threads == 1 else time.perf_counter
     for _ in range(PASSES):
         for number, length in enumerate(lengths):
-            began = time.perf_counter()
+            began = clock()
             made = step(number)
-            best[number] = min(best[number], time.perf_counter() - began)
+            best[number] = min(best[number], clock() - began)
             assert made == length, f"{contender} made {made} tokens, not {length}"
     print(json.dumps({"seconds": best, **facts()}))
 
@@ -244,6 +247,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--configs", default="small,base")
     parser.add_argument("--precisions", default="float32,bfloat16,int8")
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--peers", metavar="PYTHON", help="an interpreter with ctranslate2, or torch and transformers, or all of them")
     parser.add_argument("--model", help="the folder that the stage `average` wrote")
@@ -265,7 +269,7 @@ def main() -> None:
         contenders = {"ours": sys.executable} | ({"ctranslate2": options.peers, "marian": options.peers} if options.peers else {})
         sentences = GROUP * len(LENGTHS)
     ratios = []
-    print(f"{os.cpu_count()} cores, beam {BEAM}, {sentences} sentences, {options.rounds} rounds of {PASSES} passes")
+    print(f"{options.threads} threads, beam {BEAM}, {sentences} sentences, {options.rounds} rounds of {PASSES} passes")
     for config in options.configs.split(","):
         for precision in options.precisions.split(","):
             best: dict[str, Any] = {}

@@ -35,9 +35,12 @@ class CachedDecoder:
         encoded = decoding.encode(src, src_mask)
         self.layers = [layer for layer in decoding.model.decoder if isinstance(layer, DecoderLayer)]
         memory = [[_filled(x, self.together) for x in layer.cross_attention.keys_values(encoded)] for layer in self.layers]
-        self.memory = [torch.stack(x) for x in zip(*memory, strict=True)]  # keys [L, B, H, S, d_k], values [L, B, H, S, d_v]
+        keys, values = (torch.stack(x) for x in zip(*memory, strict=True))
+        # A product by keys that stand transposed is several times as fast.
+        self.memory = [keys.transpose(3, 4).contiguous(), values]  # keys [L, B, H, d_k, S], values [L, B, H, S, d_v]
         self.src_mask = None if src_mask is None else _filled(src_mask, self.together)
-        self.own = [x.new_empty(*x.shape[:3], room * beams, x.size(4)) for x in self.memory]  # the same for [L, B, H, T * K, …]
+        heads = keys.shape[:3]  # [L, B, H]
+        self.own = [keys.new_empty(*heads, keys.size(4), room * beams), keys.new_empty(*heads, room * beams, values.size(4))]  # T * K for S
         self.mask = encoded.new_empty(self.memory[0].size(1), beams, room * beams)  # 0 for what a row descends from, -inf for the rest
         self.newest = encoded.new_full((beams, beams), -math.inf).fill_diagonal_(0)
 
@@ -58,7 +61,7 @@ class CachedDecoder:
             x = layer.self_norm(x + layer.self_attention.output(seen))
             queries = layer.cross_attention.query(x).view(filled, beams, layer.cross_attention.heads, -1).transpose(1, 2)
             keys, values = (part[number, :filled] for part in self.memory)
-            heads = attention(queries, keys, values, src_mask)  # [B, H, K, d_v]
+            heads = attention(queries, keys.transpose(2, 3), values, src_mask)  # [B, H, K, d_v]
             x = layer.cross_norm(x + layer.cross_attention.output(heads.transpose(1, 2).reshape(len(x), -1)))
             x = layer.feed_forward_norm(x + layer.feed_forward(x))
         self.length += 1
@@ -68,14 +71,14 @@ class CachedDecoder:
     def _attend_to_own(self, number: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Attention of the newest tokens' queries [N, H, d_k] over those that they descend from, with them, heads joined. [N, H * d_v]"""
         filled, begin, end = _multiple(self.sentences, self.together), self.length * self.beams, (self.length + 1) * self.beams
-        for cache, newest in zip(self.own, (keys, values), strict=True):
-            blocks = newest.view(filled, -1, *newest.shape[1:]).transpose(1, 2)  # [B, H, K, d_k]
-            cache[number, :filled, :, begin:end] = blocks  # the first token's one row for all beams
+        all_keys, all_values = (cache[number, :filled] for cache in self.own)
+        # Of the first token there is one row, for all beams.
+        all_keys[..., begin:end] = keys.view(filled, -1, *keys.shape[1:]).permute(0, 2, 3, 1)  # [B, H, d_k, K]
+        all_values[:, :, begin:end] = values.view(filled, -1, *values.shape[1:]).transpose(1, 2)  # [B, H, K, d_v]
         if self.length == 0:
             return values.reshape(len(values), -1)  # there is nothing else to look at
-        whole_keys, whole_values = (cache[number, :filled, :, :end] for cache in self.own)
         blocks = queries.view(filled, self.beams, *queries.shape[1:]).transpose(1, 2)
-        heads = attention(blocks, whole_keys, whole_values, self.mask[:filled, None, :, :end])
+        heads = attention(blocks, all_keys[..., :end].transpose(2, 3), all_values[:, :, :end], self.mask[:filled, None, :, :end])
         return heads.transpose(1, 2).reshape(len(queries), -1)
 
     def _reorder(self, parents: Tensor) -> None:
@@ -86,8 +89,9 @@ class CachedDecoder:
         end = self.length * self.beams
         for place, source in enumerate(sources):
             if place != source:
-                for cache in self.own:
-                    cache[:, place, :, :end] = cache[:, source, :, :end]
+                keys, values = self.own
+                keys[:, place, ..., :end] = keys[:, source, ..., :end]
+                values[:, place, :, :end] = values[:, source, :, :end]
                 for part in self.memory:
                     part[:, place] = part[:, source]
                 if self.src_mask is not None:
@@ -101,7 +105,7 @@ class CachedDecoder:
         begin, end = self.length * self.beams, (self.length + 1) * self.beams
         if end > self.mask.size(2):
             filled = _multiple(self.sentences, self.together)
-            self.own = [_doubled(x[:, :filled], 3) for x in self.own]
+            self.own = [_doubled(x[:, :filled], dim) for x, dim in zip(self.own, (4, 3), strict=True)]
             self.mask = _doubled(self.mask[:filled], 2)
         self.mask[:, :, begin:end] = self.newest if self.length else self.newest[0]
 

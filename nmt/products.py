@@ -106,12 +106,13 @@ class Int8(nn.Module):
         self.zero = torch.zeros(len(weight), dtype=torch.long)
         levels = (weight / self.scale[:, None]).round_().to(torch.int8)
         self.weight = torch.ops.onednn.qlinear_prepack(levels, None)
-        self.bias = torch.zeros(len(weight)) if bias is None else bias.detach().to("cpu", torch.float32)
+        self.bias = None if bias is None else bias.detach().to("cpu", torch.float32)
+        self.middle = torch.tensor(LEVELS + 1.5)  # the level of 0, and a half for `to` to cut off
 
     def forward(self, x: Tensor) -> Tensor:
         scale = x.abs().amax(-1, keepdim=True).clamp_min_(1e-30).div_(LEVELS)
-        levels = (x / scale).round_().add_(LEVELS + 1).to(torch.uint8)  # oneDNN multiplies unsigned by signed numbers fastest
-        products = torch.ops.onednn.qlinear_pointwise(
+        levels = torch.addcmul(self.middle, x, 1 / scale).to(torch.uint8)  # oneDNN multiplies unsigned by signed numbers fastest
+        products: Tensor = torch.ops.onednn.qlinear_pointwise(
             levels, 1.0, LEVELS + 1, self.weight, self.scale, self.zero, None, 1.0, 0, torch.float32, "none", [], ""
         )
-        return torch.addcmul(self.bias, products, scale)
+        return products.mul_(scale) if self.bias is None else torch.addcmul(self.bias, products, scale)
