@@ -11,6 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 import nmt.arriving
+import nmt.pieces
 from nmt.bundle import load_bundle
 from nmt.cli import app
 from nmt.errors import UserError
@@ -109,6 +110,37 @@ def test_a_line_is_translated_while_the_next_is_not_written_yet(model_folder: Pa
             assert child.stdout.readline().endswith(b"\n")  # or this waits for ever
         child.stdin.close()
         assert child.wait(60) == 0
+
+
+def test_a_file_is_translated_as_a_stream_is_and_goes_on_after_a_stop(
+    model_folder: Path, sentences: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nmt.pieces, "PIECE_LINES", 4)
+    text = "\n".join([*sentences[:17], "", ""])
+    source, output = tmp_path / "in", tmp_path / "out"
+    source.write_text(text)
+    arguments = ["translate", str(model_folder), "--nbest", "2"]
+    expected = CliRunner().invoke(app, arguments, input=text).stdout_bytes
+    translate, asked = Translator.translate, []
+
+    def counted(self: Translator, lines: list[str], *rest: object) -> object:
+        if len(asked) == 3:
+            asked.append(0)
+            raise KeyboardInterrupt
+        asked.append(len(lines))
+        return translate(self, lines, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Translator, "translate", counted)
+    arguments += ["--input", str(source), "--output", str(output)]
+    assert CliRunner().invoke(app, arguments).exit_code != 0 and not output.exists()
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    assert output.read_bytes() == expected and asked == [4, 4, 4, 0, 4, 2]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
+
+
+def test_input_and_output_go_together(model_folder: Path) -> None:
+    result = CliRunner().invoke(app, ["translate", str(model_folder), "--input", "x"])
+    assert isinstance(result.exception, UserError) and str(result.exception).startswith("--input and --output go together")
 
 
 def test_lines_are_numbered_through_whatever_is_translated_at_once(learned_model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
