@@ -48,6 +48,7 @@ class Translator:
     """A model on a device, ready to translate with the settings of `config`, at most `batch_tokens` padded source tokens at once.
 
     Of several models, which must share a tokenizer, the probabilities are averaged token by token. Raises UserError when they do not.
+    The models themselves are put on the device and into evaluation, and else left as they are.
     """
 
     def __init__(self, bundle: Bundle | Sequence[Bundle], config: DecodeConfig, device: torch.device, batch_tokens: int) -> None:
@@ -55,7 +56,7 @@ class Translator:
         if len({each.tokenizer.sha256 for each in bundles}) > 1:
             raise UserError("these models have different tokenizers: only models with one tokenizer can translate together")
         self.tokenizer, self.config, self.batch_tokens = bundles[0].tokenizer, config, batch_tokens
-        self.models = [Decoding(each.model, config.precision, device) for each in bundles]
+        self.models = [Decoding(each.model.to(device).eval(), config.precision, device) for each in bundles]
         learned = any(each.model.config.positions == "learned" for each in bundles)
         self.positions = LEARNED_POSITIONS if learned else None  # how many there are, None without limit
 
