@@ -126,8 +126,9 @@ class Translator:
 
 
 def _width(tokens: int) -> int:
-    """What sources of so many tokens, end symbol counted, are padded to."""
-    return -(-tokens // SOURCE_STEP) * SOURCE_STEP
+    """What sources of so many tokens, end symbol counted, are padded to: 8, 16, 24, 32, 48, 64, 96, …; few widths make large batches."""
+    step = max(SOURCE_STEP, 1 << max(0, (tokens - 1).bit_length() - 2))
+    return -(-tokens // step) * step
 
 
 def _seed(seed: int, source: Sequence[int]) -> int:
