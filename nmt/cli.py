@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -46,6 +46,35 @@ def translate(
     while batch := list(islice(lines, BATCH_LINES)):
         _write(map(best, translator.translate(batch, name=name, first=first)))
         first += len(batch)
+
+
+@app.command()
+def export(
+    model: Annotated[Path, typer.Argument(help="The folder that the stage `average` wrote: runs/<corpus>/<variant>/averaged")],
+    folder: Annotated[Path, typer.Argument(help="The folder to write: new, empty, or an earlier export")],
+    to: Annotated[Literal["ctranslate2", "transformers"], typer.Option(help="The engine that is to read it")],
+    precision: Annotated[
+        Literal["float32", "float16", "int8"], typer.Option(help="Of the weights; the last two for ctranslate2")
+    ] = "float32",
+    source: Annotated[Path | None, typer.Option(help="The text to prove the export with; else the corpus's validation set")] = None,
+    reference: Annotated[Path | None, typer.Option(help="Its translation, line by line")] = None,
+) -> None:
+    """Write the model for another engine, and prove that it translates there as it does here."""
+    if (source is None) != (reference is None):
+        raise UserError("--source and --reference go together: name both, or none for the corpus's validation set")
+    machine = hardware.HardwareConfig()
+    device = hardware.prepare(machine)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # as by Ctrl-C, nothing half-written is left
+    from rich.console import Console
+
+    from nmt.export import export
+    from nmt.proof import tables
+
+    def show(proof: dict[str, Any]) -> None:
+        for part in tables(proof):
+            Console(width=None if sys.stdout.isatty() else 130).print(part, markup=False, highlight=False)
+
+    export(model, to, folder, precision, source, reference, device, machine.decode_tokens, show)
 
 
 def _write(lines: Iterable[str]) -> None:
