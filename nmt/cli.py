@@ -77,6 +77,37 @@ def export(
     export(model, to, folder, precision, source, reference, device, machine.decode_tokens, show)
 
 
+@app.command()
+def serve(
+    model: Annotated[Path, typer.Argument(help="The folder that the stage `average` wrote: runs/<corpus>/<variant>/averaged")],
+    host: Annotated[str, typer.Option(help="Where to listen; 0.0.0.0 lets other machines in")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0 takes a free one", min=0, max=65535)] = 8000,
+    beam: Annotated[int, typer.Option(help="Beam size", min=1)] = 4,
+    length_penalty: Annotated[float, typer.Option(help="Alpha of Wu et al. 2016", min=0)] = 0.6,
+    max_sentences: Annotated[int, typer.Option(help="Of a request", min=1)] = 1000,
+    max_tokens: Annotated[int, typer.Option(help="Of a sentence", min=1)] = 1000,
+    max_bytes: Annotated[int, typer.Option(help="Of a request", min=1)] = 1_000_000,
+) -> None:
+    """Translate over HTTP: POST /translate, and a page to try it with."""
+    machine = hardware.HardwareConfig()
+    device = hardware.prepare(machine)
+    from nmt.bundle import load_bundle
+    from nmt.search import DecodeConfig
+    from nmt.translation import Translator
+
+    try:
+        from nmt.server import listen
+        from nmt.server import serve as run
+        from nmt.service import Limits, build_app
+    except ModuleNotFoundError as error:
+        raise UserError(f"{error.name} is not installed, which nmt serve needs: pip install -e '.[serve]'") from None
+    listener = listen(host, port)
+    bundle = load_bundle(model)
+    config = DecodeConfig(beam_size=beam, length_penalty=length_penalty, max_length_offset=50, stop="exact", precision="float32")
+    translator = Translator(bundle, config, device, machine.decode_tokens)
+    run(build_app(bundle, translator, Limits(max_sentences, max_tokens, max_bytes)), listener)
+
+
 def _write(lines: Iterable[str]) -> None:
     """Write the lines to standard output in UTF-8, whatever the terminal's encoding. Raises UserError when they cannot be written."""
     try:
