@@ -59,7 +59,7 @@ def by_length(
     for length, pairs in groups.items():
         src, tgt = (bundle.tokenizer.encode([pair[side] for pair in pairs]) for side in (0, 1))
         mean = sum(map(len, src)) / len(src)
-        yield Point(mean, _loss(translator.model, src, tgt, device), _bleu(translator, pairs, f"{length} tokens"))
+        yield Point(mean, _loss(bundle.model, src, tgt, device), _bleu(translator, pairs, f"{length} tokens"))
 
 
 def joined(pairs: Sequence[Pair], lengths: Sequence[int], tokenizer: Tokenizer, count: int) -> dict[int, list[Pair]]:
