@@ -1,6 +1,7 @@
 """Spreads independent work over processes. A worker ends when its parent does, however that ends: it reads from a pipe that then closes."""
 
 import os
+import signal
 from collections.abc import Callable, Sequence
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
@@ -57,6 +58,7 @@ def _reported(result: T, report: Callable[[], None]) -> T:
 
 def _work(connection: Connection) -> None:
     """Do one task after another until the parent closes its end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends this
     try:
         while True:
             number, task = connection.recv()

@@ -31,7 +31,7 @@ def _sentence(document: dict[str, Any], name: str, pair: dict[str, Any], level: 
     decided = found.decision(level)
     if decided is None:
         return f"{told} is undecided: {values}; {seed}."
-    return f"{told} {'is more than chance' if decided else 'is noise'} over the choice of sentences: {values}; {seed}."
+    return f"{told} {'is more than chance' if decided else 'cannot be told from noise'} over the choice of sentences: {values}; {seed}."
 
 
 def _of_seeds(head: str, found: significance.Seeds, level: float) -> str:
@@ -48,4 +48,4 @@ def _of_seeds(head: str, found: significance.Seeds, level: float) -> str:
         f"p = {found.p:.4f} with the seeds and the choice of sentences both taken for chance, standard error {found.standard_error:.2f}"
     )
     few = "" if found.enough else f"; {min(found.counts)} seeds are few, take {significance.ENOUGH_SEEDS} or more"
-    return f"{told} {'is more than chance' if found.p < level else 'is noise'}: {values}{few}."
+    return f"{told} {'is more than chance' if found.p < level else 'cannot be told from noise'}: {values}{few}."

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from functools import partial
 
 import psutil
@@ -48,3 +49,16 @@ def test_workers_end_with_a_parent_that_is_killed() -> None:
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     wait_until(lambda: not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in family), "a worker lives on", 20)
+
+
+def test_ctrl_c_ends_all_with_one_traceback() -> None:
+    code = (
+        "import time; from functools import partial; from nmt import workers; workers._cores = lambda: 2\n"
+        "if __name__ == '__main__': workers.spread([partial(time.sleep, 1)] * 60)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, start_new_session=True)
+    wait_until(lambda: len(psutil.Process(parent.pid).children()) >= 2, "no workers")
+    time.sleep(1)  # until they are at work
+    os.killpg(parent.pid, signal.SIGINT)
+    _, errors = parent.communicate(timeout=60)
+    assert parent.returncode != 0 and errors.count("Traceback") == 1

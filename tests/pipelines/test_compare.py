@@ -176,10 +176,10 @@ def seeds(p: float | None, counts: tuple[int, int] = (3, 3)) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("pair", "told"),
     [
-        ({}, "31.00 to 31.20 (+0.20) is noise over the choice of sentences"),
+        ({}, "31.00 to 31.20 (+0.20) cannot be told from noise over the choice of sentences"),
         ({"same_lines": 1.0}, "no difference"),
         ({"seeds": seeds(0.012)}, "31.00 ± 0.20 (3 seeds) to 31.70 ± 0.20 (3 seeds), +0.70 is more than chance: p = 0.0120"),
-        ({"seeds": seeds(0.2)}, "is noise"),
+        ({"seeds": seeds(0.2)}, "cannot be told from noise"),
         ({"seeds": seeds(0.2, (2, 3))}, "2 seeds are few"),
         ({"seeds": seeds(None, (1, 3))}, "too few seeds to tell"),
     ],
