@@ -20,7 +20,7 @@ finds its own translation better than the engine's, in score: near 0 the two are
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import compress
 from typing import Any, Protocol
 
@@ -126,7 +126,7 @@ def prove(
     kept = list(compress(range(len(sources)), fits))
     report(2 * (len(sources) - len(kept)))
     ours = _own(bundle, [text.sources[i] for i in kept], search, device, tokens, report)
-    theirs = _engine(engine, [text.sources[i] for i in kept], [len(sources[i]) for i in kept], search, report)
+    theirs = _engine(bundle, engine, [text.sources[i] for i in kept], search, report)
     scores = rescore(bundle.model, [sources[i] for i in kept], [found.ids for found in theirs])
     said = [found.text.translate(NOT_IN_A_LINE) for found in theirs]
     lines = []
@@ -238,16 +238,23 @@ def _own(
     return best
 
 
-def _engine(engine: Engine, sources: Sequence[str], lengths: Sequence[int], search: Search, report: Callable[[int], None]) -> list[Found]:
-    """The engine's translations. It knows one greatest length a call, that of the longest source: so those of like length go together."""
+def _engine(bundle: Bundle, engine: Engine, sources: Sequence[str], search: Search, report: Callable[[int], None]) -> list[Found]:
+    """The engine's translations, each cut at the greatest length of its own line.
+
+    The engine knows one greatest length a call, that of the longest source: so those of like length go together.
+    """
     results = [Found("", [], [], 0.0, True) for _ in sources]
-    todo = sorted((i for i, source in enumerate(sources) if not is_blank(source)), key=lambda i: -lengths[i])
+    limits = [len(source) + search.max_length_offset for source in bundle.tokenizer.encode(sources)]
+    todo = sorted((i for i, source in enumerate(sources) if not is_blank(source)), key=lambda i: -limits[i])
     report(len(sources) - len(todo))
     for start in range(0, len(todo), SENTENCES):
         group = todo[start : start + SENTENCES]
-        found = engine.translate([sources[i] for i in group], lengths[group[0]] + search.max_length_offset + 1, search)
+        found = engine.translate([sources[i] for i in group], limits[group[0]] + 1, search)
         for i, one in zip(group, found, strict=True):
             results[i] = one
+            if len(one.ids) > limits[i]:
+                ids = one.ids[: limits[i]]
+                results[i] = replace(one, text=bundle.tokenizer.decode(ids), ids=ids, finished=False)
         report(len(group))
     return results
 

@@ -127,6 +127,16 @@ def test_a_line_cut_by_the_engine_is_told_and_not_counted(bundle: Bundle, senten
     assert not nothing["proven"] and "no line came to its end" in failures(nothing)[0]
 
 
+def test_a_line_may_not_grow_beyond_its_own_greatest_length(bundle: Bundle, sentences: list[str]) -> None:
+    """In a call with a longer line an engine goes on beyond it."""
+    [source] = bundle.tokenizer.encode(["the"])
+    for room, why in ((50, "unexplained"), (51, "cut")):
+        ids = [70] * (len(source) + room)
+        change = at("the", text=bundle.tokenizer.decode(ids), ids=ids, score=0.0)
+        [differing] = [one for one in proof_of(bundle, ["the", *sentences[:3]], change)["differing"] if one["source"] == "the"]
+        assert (differing["engine"], differing["why"]) == (bundle.tokenizer.decode([70] * (len(source) + 50)), why)
+
+
 def test_text_read_as_other_tokens_is_told(bundle: Bundle, sentences: list[str]) -> None:
     proof = proof_of(bundle, sentences[:20], at(sentences[7], source=[5], text="x", score=1.0))
     assert (proof["tokenized_otherwise"], proof["identical"]) == (1, 19)
