@@ -181,11 +181,11 @@ def collate(pairs: Sequence[tuple[Ids, Ids]]) -> Batch:
 
 
 def rounded(size: int) -> int:
-    """The smallest of 1, 2, …, 32, 34, …, 64, 68, …, 128, 136, … that is at least `size`: it adds a sixteenth at most.
+    """The smallest of 1, 2, …, 16, 18, …, 32, 36, …, 64, 72, … that is at least `size`: it adds an eighth at most.
 
     With few sizes there are few shapes of tensors. Libraries prepare a product for each shape anew, which can take as long as the product.
     """
-    step = 1 << max(0, (size - 1).bit_length() - 5)
+    step = 1 << max(0, (size - 1).bit_length() - 4)
     return -(-size // step) * step
 
 

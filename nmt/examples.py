@@ -47,12 +47,22 @@ def differences(text: str, other: str) -> list[Piece]:
 
 
 def by_length(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Mean chrF of the lines of 1, 2, 3 to 4, 5 to 8, 9 to 16, … words of source, as {"first", "last", "lines", "chrf"}."""
-    buckets: dict[int, list[float]] = {}
+    """Of the lines of 1, 2, 3 to 4, 5 to 8, 9 to 16, … words of source: how many, mean chrF, words over the reference's, how many were cut.
+
+    As {"first", "last", "lines", "chrf", "ratio", "cut"}.
+    """
+    buckets: dict[int, list[Row]] = {}
     for row in rows:
         if row["source_words"]:
-            buckets.setdefault((row["source_words"] - 1).bit_length(), []).append(row["chrf"])
+            buckets.setdefault((row["source_words"] - 1).bit_length(), []).append(row)
     return [
-        {"first": (1 << power >> 1) + 1, "last": 1 << power, "lines": len(found), "chrf": sum(found) / len(found)}
+        {
+            "first": (1 << power >> 1) + 1,
+            "last": 1 << power,
+            "lines": len(found),
+            "chrf": sum(row["chrf"] for row in found) / len(found),
+            "ratio": sum(row["hypothesis_words"] for row in found) / max(1, sum(row["reference_words"] for row in found)),
+            "cut": sum(not row["finished"] for row in found),
+        }
         for power, found in sorted(buckets.items())
     ]

@@ -7,9 +7,9 @@ pieces and processes and be divided once.
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from nmt.batches import Batch
+from nmt.batches import Batch, rounded
 from nmt.model import Transformer
 from nmt.symbols import PAD
 
@@ -19,20 +19,24 @@ TINY = 1e-30  # float32 and bfloat16 hold no probability much below
 
 def batch_sums(model: Transformer, batch: Batch, smoothing: float, precision: str) -> tuple[Tensor, Tensor]:
     """`loss_sums` over the target tokens of `batch`; the model's products run in `precision`, float32 or bfloat16."""
-    real = batch.tgt_out != PAD
     with torch.autocast(batch.src.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
         states = model(batch.src, batch.tgt_in)
-    states = states[real]
+    places = (batch.tgt_out != PAD).nonzero(as_tuple=True)  # rows [N] and columns [N]
+    targets = batch.tgt_out[places]
+    # As for the batch itself, few shapes: what oneDNN prepares for each takes two milliseconds, and two thirds of a MiB for ever.
+    filling = rounded(len(targets)) - len(targets)
+    states = states[tuple(nn.functional.pad(index, (0, filling)) for index in places)]
     if precision == "bfloat16":
         states = states.bfloat16()
-    return loss_sums(states, model.embedding.weight, batch.tgt_out[real], smoothing)
+    return loss_sums(states, model.embedding.weight, targets, smoothing)
 
 
 def loss_sums(states: Tensor, embedding: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
     """Sum over tokens of the smoothed loss (differentiable) and of the plain negative log likelihood (not).
 
-    states [N, D] are the decoder's, embedding [V, D] the output projection, targets [N] the right tokens, without padding. The smoothed
-    target distribution gives `smoothing` / V to every token and the rest to the right one, as `torch.nn.functional.cross_entropy` does.
+    states [N or more, D] are the decoder's, embedding [V, D] the output projection, targets [N] the right tokens, without padding. States
+    behind the first N are filling: they count for nothing and get no gradient. The smoothed target distribution gives `smoothing` / V to
+    every token and the rest to the right one, as `torch.nn.functional.cross_entropy` does.
     Products and softmax have the type of `states`, sums are taken in float32 or better. Both sums are scalars.
     """
     loss, nll = _LossSums.apply(states, embedding, targets, smoothing)  # type: ignore[no-untyped-call]
@@ -56,10 +60,10 @@ class _LossSums(torch.autograd.Function):
         nll = torch.zeros((), dtype=wide, device=states.device)
         uniform = torch.zeros((), dtype=wide, device=states.device)  # sum over tokens of the mean over V of -log p
         weight_mean = weight.to(wide).mean(0)  # [D]
-        for chunk in range(0, len(targets), CHUNK):
+        for chunk in range(0, len(states), CHUNK):
             part = slice(chunk, chunk + CHUNK)
-            x = states[part]
-            right = torch.arange(len(x), device=x.device), targets[part]
+            x, real = states[part], max(0, min(CHUNK, len(targets) - chunk))
+            right = torch.arange(real, device=x.device), targets[part]
             logits = x @ weight.t()  # [CHUNK, V]
             p = logits.softmax(1)
             right_logits, right_p = logits[right].to(wide), p[right].to(wide)
@@ -67,14 +71,15 @@ class _LossSums(torch.autograd.Function):
             lost = (right_p < TINY).nonzero().squeeze(1)  # except where p is too small for its type
             token_nll[lost] = logits[lost].to(wide).logsumexp(1) - right_logits[lost]
             nll += token_nll.sum()
-            uniform += (token_nll + right_logits - x.to(wide) @ weight_mean).sum()
+            uniform += (token_nll + right_logits - x[:real].to(wide) @ weight_mean).sum()
             if training:
                 p[right] -= 1 - smoothing
+                p[real:] = 0
                 torch.mm(p, weight, out=states_gradient[part])
                 weight_gradient += p.t() @ x
         if training:
-            states_gradient -= (smoothing * weight_mean).to(states.dtype)
-            weight_gradient -= states.to(wide).sum(0) * (smoothing / len(embedding))
+            states_gradient[: len(targets)] -= (smoothing * weight_mean).to(states.dtype)
+            weight_gradient -= states[: len(targets)].to(wide).sum(0) * (smoothing / len(embedding))
         ctx.save_for_backward(states_gradient, weight_gradient)
         ctx.mark_non_differentiable(nll)
         return (1 - smoothing) * nll + smoothing * uniform, nll

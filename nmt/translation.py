@@ -1,17 +1,23 @@
-"""Text to text: N lines in, N translations out, in order; a blank line stays blank and the model is not asked."""
+"""Text to text: N lines in, N translations out, in order; a blank line stays blank and the model is not asked.
 
-from collections.abc import Callable, Sequence
+A translation depends on the line, the models and the settings, on nothing else: a batch holds only sources that are padded to the same
+length, a function of each alone, and `nmt.products` sees to it that how many there are changes no bit.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from nmt.batches import padded
 from nmt.bundle import Bundle
-from nmt.decoder import CachedDecoder
+from nmt.decoder import CachedDecoder, Ensemble
 from nmt.errors import UserError
 from nmt.lines import is_blank
 from nmt.model import LEARNED_POSITIONS
-from nmt.search import DecodeConfig, Hypothesis, beam_search
+from nmt.products import SOURCE_STEP, Decoding
+from nmt.search import DecodeConfig, Hypothesis, beam_search, sample
 
 # A model can spell any byte. These three would end a line, lose its last character, or make the file unreadable.
 NOT_IN_A_LINE = str.maketrans(dict.fromkeys("\n\r\0", " "))
@@ -33,55 +39,98 @@ def best(translations: Sequence[Translation]) -> str:
     return translations[0].text if translations else ""
 
 
-class Translator:
-    """A model on a device, ready to translate with the settings of `config`, at most `batch_tokens` padded source tokens at once."""
+def near_ties(results: Iterable[Sequence[Translation]], margin: float = 1e-5) -> int:
+    """How many of the lines have a second best translation whose score is within `margin`, about what rounding can do, of the best's."""
+    return sum(len(found) > 1 and found[0].score - found[1].score < margin for found in results)
 
-    def __init__(self, bundle: Bundle, config: DecodeConfig, device: torch.device, batch_tokens: int) -> None:
-        self.tokenizer, self.config, self.device, self.batch_tokens = bundle.tokenizer, config, device, batch_tokens
-        kind = torch.bfloat16 if config.precision == "bfloat16" else torch.float32
-        self.model = bundle.model.to(device, kind).eval()
+
+class Translator:
+    """A model on a device, ready to translate with the settings of `config`, at most `batch_tokens` padded source tokens at once.
+
+    Of several models, which must share a tokenizer, the probabilities are averaged token by token. Raises UserError when they do not.
+    The models themselves are put on the device and into evaluation, and else left as they are.
+    """
+
+    def __init__(self, bundle: Bundle | Sequence[Bundle], config: DecodeConfig, device: torch.device, batch_tokens: int) -> None:
+        bundles = [bundle] if isinstance(bundle, Bundle) else list(bundle)
+        if len({each.tokenizer.sha256 for each in bundles}) > 1:
+            raise UserError("these models have different tokenizers: only models with one tokenizer can translate together")
+        self.tokenizer, self.config, self.batch_tokens = bundles[0].tokenizer, config, batch_tokens
+        self.models = [Decoding(each.model.to(device).eval(), config.precision, device) for each in bundles]
+        learned = any(each.model.config.positions == "learned" for each in bundles)
+        self.positions = LEARNED_POSITIONS if learned else None  # how many there are, None without limit
 
     def translate(
-        self, lines: Sequence[str], nbest: int = 1, report: Callable[[int], None] = lambda lines: None, name: str = "input", first: int = 1
+        self,
+        lines: Sequence[str],
+        nbest: int = 1,
+        report: Callable[[int], None] = lambda lines: None,
+        name: str = "input",
+        first: int = 1,
+        prefix: str = "",
+        seed: int | None = None,
     ) -> list[list[Translation]]:
         """Up to `nbest` translations of each line, best first; none of a blank line. `report` is told how many lines were done.
 
+        All begin with the pieces of `prefix`. With a `seed`, `nbest` translations are drawn from the model's probabilities instead of
+        searched, and stand in the order of drawing; what is drawn depends on the seed and the line.
         Raises UserError when a line is longer than the model's positions reach; `name` says where the lines come from, `first` is the
         number of the first one there.
         """
         sources = self.tokenizer.encode(lines)
+        [begin] = self.tokenizer.encode([prefix])
         results: list[list[Translation]] = [[] for _ in lines]
         todo = [i for i, line in enumerate(lines) if not is_blank(line)]
-        if self.model.config.positions == "learned":
-            for index in todo:
-                if len(sources[index]) >= LEARNED_POSITIONS:
-                    raise UserError(
-                        f"{name}, line {first + index}: {len(sources[index])} tokens, but the model's learned positions reach only "
-                        f"{LEARNED_POSITIONS - 1}: cut the line"
-                    )
+        for index in todo:
+            self._check(len(sources[index]), f"{name}, line {first + index}", "cut the line")
+        self._check(len(begin), "the prefix", "cut it")
         report(len(lines) - len(todo))
         for batch in self._batches(todo, [len(source) for source in sources]):
-            for index, hypotheses in zip(batch, self._search([sources[i] for i in batch], nbest), strict=True):
+            found = self._search([sources[i] for i in batch], nbest, begin, seed)
+            for index, hypotheses in zip(batch, found, strict=True):
                 results[index] = [Translation(self._text(h.ids), h.score, h.log_prob, len(h.ids) + 1, h.finished) for h in hypotheses]
             report(len(batch))
         return results
 
+    def _check(self, tokens: int, what: str, remedy: str) -> None:
+        if self.positions is not None and tokens >= self.positions:
+            raise UserError(f"{what}: {tokens} tokens, but the model's learned positions reach only {self.positions - 1}: {remedy}")
+
     def _batches(self, todo: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
-        """Cut the lines `todo`, longest first, so that running out of memory shows at once."""
+        """Cut the lines `todo` into batches of one padded length each, longest first, so that running out of memory shows at once."""
         batches: list[list[int]] = []
         for index in sorted(todo, key=lambda i: (-lengths[i], i)):
-            if not batches or (len(batches[-1]) + 1) * (lengths[batches[-1][0]] + 1) > self.batch_tokens:
+            width = _width(lengths[index] + 1)
+            same = batches and _width(lengths[batches[-1][0]] + 1) == width
+            if not same or (len(batches[-1]) + 1) * width > self.batch_tokens:
                 batches.append([])
             batches[-1].append(index)
         return batches
 
     @torch.inference_mode()
-    def _search(self, sources: Sequence[list[int]], nbest: int) -> list[list[Hypothesis]]:
-        decoder = CachedDecoder(self.model, padded(sources).to(self.device))
+    def _search(self, sources: Sequence[list[int]], nbest: int, begin: list[int], seed: int | None) -> list[list[Hypothesis]]:
+        src = padded(sources, _width).to(self.models[0].device)
+        beams = self.config.beam_size if seed is None else nbest
+        decoders = [CachedDecoder(model, src, beams, room=src.size(1) + 16) for model in self.models]
+        next_log_probs = decoders[0] if len(decoders) == 1 else Ensemble(decoders)
         limits = [len(source) + self.config.max_length_offset for source in sources]
-        if self.model.config.positions == "learned":
-            limits = [min(limit, LEARNED_POSITIONS - 1) for limit in limits]
-        return beam_search(decoder, limits, self.config, nbest)
+        if self.positions is not None:
+            limits = [min(limit, self.positions - 1) for limit in limits]
+        prefixes = [begin] * len(sources)
+        if seed is None:
+            return beam_search(next_log_probs, limits, self.config, nbest, prefixes)
+        return sample(next_log_probs, limits, self.config, [_seed(seed, source) for source in sources], nbest, prefixes)
 
     def _text(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode(ids).translate(NOT_IN_A_LINE)
+
+
+def _width(tokens: int) -> int:
+    """What sources of so many tokens, end symbol counted, are padded to: 8, 16, 24, 32, 48, 64, 96, …; few widths make large batches."""
+    step = max(SOURCE_STEP, 1 << max(0, (tokens - 1).bit_length() - 2))
+    return -(-tokens // step) * step
+
+
+def _seed(seed: int, source: Sequence[int]) -> int:
+    """Of one sentence: a function of the user's seed and the source."""
+    return int.from_bytes(hashlib.blake2b(repr((seed, list(source))).encode(), digest_size=8).digest(), "big")

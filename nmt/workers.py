@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import chain, islice
@@ -21,11 +21,12 @@ T = TypeVar("T")
 R = TypeVar("R")
 PR_SET_PDEATHSIG = 1  # of Linux' prctl
 AHEAD = 2  # tasks under way or waiting, for each worker
+AT_MOST = 8  # processes of `spread`; each holds its own copy of what it works on
 
 
 def worker_count(workers: int | Literal["auto"]) -> int:
     """The processes that `hardware.workers` asks for: auto is one for each core that this process may use."""
-    return len(os.sched_getaffinity(0)) if workers == "auto" else workers
+    return _cores() if workers == "auto" else workers
 
 
 def ordered(function: Callable[[T], R], tasks: Iterable[T], workers: int) -> Iterator[R]:
@@ -49,10 +50,31 @@ def ordered(function: Callable[[T], R], tasks: Iterable[T], workers: int) -> Ite
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
-    except BrokenProcessPool:
-        raise UserError(f"one of {workers} workers was ended from outside, mostly for want of memory: lower hardware.workers") from None
+    except BaseException as error:
+        if isinstance(error, BrokenProcessPool):
+            raise UserError(f"one of {workers} workers was ended from outside, mostly for want of memory: lower hardware.workers") from None
+        for process in list(pool._processes.values()):
+            process.terminate()  # what is under way is not waited for
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def spread(tasks: Sequence[Callable[[], T]], report: Callable[[], None] = lambda: None) -> list[T]:
+    """The results of all `tasks`, in their order, computed by as many processes as there are cores to use; `report` is called for each.
+
+    Give the longest tasks first. A task and its result travel through a pipe, so they must be picklable (functools.partial of functions
+    of modules). What a task raises is raised here, and ends all.
+    """
+    results = []
+    for result in ordered(_run, tasks, min(_cores(), AT_MOST)):
+        results.append(result)
+        report()
+    return results
+
+
+def _run(task: Callable[[], T]) -> T:
+    return task()
 
 
 _function: Callable[[Any], Any]
@@ -71,3 +93,7 @@ def _begin(function: Callable[[Any], Any], parent: int) -> None:
 
 def _call(task: Any) -> Any:
     return _function(task)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,7 +1,7 @@
-"""The one module that calls DVC: which stages have to run, in which order, and the running of one of them.
+"""The one module that calls DVC: which stages have to run, the running of one of them, and what a revision holds.
 
-DVC's Python interface is read for the graph alone. All else is its command line, in child processes, because that is what
-DVC keeps stable and what people type.
+DVC's Python interface is read for the graph and for the files of revisions alone. All else is its command line, in child
+processes, because that is what DVC keeps stable and what people type.
 
 A stage runs in a session of its own and writes into a file, not a pipe. So a flow that dies takes no training with it (a
 pipe would, at the next line it prints), and the flow can send SIGINT to the whole group: the `dvc` in it ignores that
@@ -22,7 +22,9 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from dvc.api import DVCFileSystem
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
 from dvc.repo.reproduce import get_active_graph, plan_repro
@@ -80,6 +82,58 @@ def metrics_table() -> str:
     return table if table.partition("\n")[0].count("|") > 2 else ""  # files without metrics make a column of paths
 
 
+WORKSPACE = "workspace"
+
+
+def open_revision(name: str) -> Any:
+    """The files of a git revision, a DVC experiment or the `workspace`, those that DVC keeps among them, as an fsspec file system.
+
+    Raises DvcError where there is no such revision.
+    """
+    files = DVCFileSystem(rev=None if name == WORKSPACE else name)
+    try:
+        files.info("")  # before which it does not look for the revision
+        return files
+    except DvcException as error:
+        known = ", ".join(sorted(experiments())) or "none"
+        raise DvcError(f"{_one_line(str(error))}: name a git revision, {WORKSPACE}, or an experiment ({known})") from None
+
+
+def experiments() -> list[str]:
+    """The names of all DVC experiments, newest first within each commit."""
+    return list(dict.fromkeys(_output("exp", "list", "--all-commits", "--name-only").split()))
+
+
+def difference(kind: str, old: str, new: str) -> dict[str, dict[str, Any]]:
+    """What `dvc params diff` or `dvc metrics diff` (`kind`) say: {"a.b": {"old": …, "new": …}}, by file where it is not params.yaml."""
+    revisions = [old] if new == WORKSPACE else [old, new]
+    files = json.loads(_output(kind, "diff", "--json", *revisions)) if old != WORKSPACE or new != WORKSPACE else {}
+    return {name if file == "params.yaml" else f"{file}: {name}": found for file, names in files.items() for name, found in names.items()}
+
+
+def cache_folder() -> Path:
+    """Where the workspace keeps its outputs and what it remembers of runs."""
+    return Path(_output("cache", "dir").strip()).resolve()
+
+
+def share_cache(folder: Path, cache: Path) -> None:
+    """Have the workspace `folder` use this cache."""
+    _output("cache", "dir", "--local", str(cache), folder=folder)
+
+
+def save_experiment(folder: Path, name: str, new: Sequence[str]) -> None:
+    """Keep what the workspace `folder` holds as the experiment `name`; an older one is replaced.
+
+    That is all files that git knows, and `new`, which it may not know yet.
+    """
+    _output("exp", "save", "--force", "--name", name, *(word for path in new for word in ("--include-untracked", path)), folder=folder)
+
+
+def experiment(commit: str, name: str) -> str:
+    """The git reference of the experiment `name` on `commit`."""
+    return f"refs/exps/{commit[:2]}/{commit[2:]}/{name}"
+
+
 def busy(text: str) -> str | None:
     """One sentence on who holds what, where `text` ends the output of a `dvc` that was kept out by another process, else None."""
     found = BUSY.search(text)
@@ -104,6 +158,10 @@ class Children:
 
     def start(self, stage: str, log: Path) -> subprocess.Popen[bytes] | None:
         """Start `dvc repro` of this one stage, its output in the file `log`. After `stop` nothing is started: None."""
+        return self.start_in(Path(), log, ["--single-item", stage])
+
+    def start_in(self, folder: Path, log: Path, targets: Sequence[str] = (), held: Sequence[int] = ()) -> subprocess.Popen[bytes] | None:
+        """The same of `targets`, without any of all, in the workspace `folder`. The open files `held` stay open until `dvc` ends."""
         # The `python` of the stage's command is the one that runs this flow, and says what it does at once.
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         environment = os.environ | {"PATH": path, "PYTHONUNBUFFERED": "1"}
@@ -112,7 +170,9 @@ class Children:
             if self.stopped:
                 return None
             child = subprocess.Popen(
-                _dvc("repro", "--single-item", stage),
+                _dvc("repro", *targets),
+                cwd=folder,
+                pass_fds=held,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -175,9 +235,9 @@ def _dvc(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "dvc", "--wait-for-lock", *arguments]
 
 
-def _output(*arguments: str) -> str:
-    """What `dvc` prints. Raises DvcError with its complaint."""
-    done = subprocess.run(_dvc(*arguments), stdin=subprocess.DEVNULL, capture_output=True, text=True)
+def _output(*arguments: str, folder: Path = Path()) -> str:
+    """What `dvc` prints in `folder`. Raises DvcError with its complaint."""
+    done = subprocess.run(_dvc(*arguments), cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode != 0:
         raise DvcError(busy(done.stderr) or f"dvc {arguments[0]}: {_one_line(done.stderr)}")
     return done.stdout

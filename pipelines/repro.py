@@ -53,9 +53,9 @@ class CheckFailed(Exception):
 
 
 @cache
-def check() -> None:
-    """Have the parameters checked, once per process. Raises CheckFailed."""
-    done = subprocess.run([sys.executable, "-m", "stages.check"], stderr=subprocess.PIPE, text=True)
+def check(folder: Path = Path()) -> None:
+    """Have the parameters of the workspace `folder` checked, once per process. Raises CheckFailed."""
+    done = subprocess.run([sys.executable, "-m", "stages.check"], cwd=folder, stderr=subprocess.PIPE, text=True)
     if done.returncode != 0:
         raise CheckFailed(done.stderr.strip(), done.returncode)
 

@@ -7,23 +7,28 @@ machine or revision, so the same inputs give the same bytes. Its words and looks
 import csv
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from nmt.errors import UserError
-from nmt.examples import Row, by_length, choose, differences
-from nmt.figures import Line, chart
+from nmt.examples import Row, by_length, choose
+from nmt.figures import Line, chart, inline
 from nmt.outputs import whole_file
+from nmt.pages import render
+from nmt.plots import of_formulas
+from nmt.published import BLEU
 from nmt.raw import read_manifest
 from stages import params
 from stages.command import run
 
 TEMPLATE = Path(__file__).with_name("report.html.j2")
 HISTOGRAM_BINS = 30
+MAPS = 3
+SHORTEST, LONGEST = 2, 16  # pieces of a line whose attention is shown, on each side
 SIDES = ("source", "reference", "hypothesis")
 
 
@@ -44,7 +49,9 @@ def main(
     shown = next(name for name in scored["sets"] if name != "valid")
     rows: list[Row] = [row for row in pq.read_table(sentences).to_pylist() if row["set"] == shown]
     table = read_training(training)
+    examples = choose(rows)
     page = render(
+        TEMPLATE,
         corpus=corpus,
         variant=variant,
         manifest=read_manifest(manifest),
@@ -56,30 +63,28 @@ def main(
         shown=shown,
         training=table,
         figures=training_figures(table) | {"lengths": length_figure(rows)},
+        formulas=[(name, inline(figure, name), caption) for name, (figure, caption) in of_formulas(titles=False).items()],
         buckets=by_length(rows),
-        examples=choose(rows),
+        examples=examples,
+        attention=attention_maps(averaged, examples["drawn"]),
+        paper={name: value for name, value in BLEU.get((corpus, variant), {}).items() if name in scored["sets"]},
     )
     with whole_file(report) as file:
         file.write_text(page, encoding="utf-8", newline="\n")
 
 
-def render(**facts: Any) -> str:
-    """The page with these facts in it. All text is escaped; the figures are elements already."""
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATE.parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["flat"] = flat
-    environment.globals["differences"] = differences
-    return environment.get_template(TEMPLATE.name).render(**facts)
+def attention_maps(averaged: Path, drawn: Sequence[Row]) -> list[dict[str, Any]]:
+    """Where the model looks while it writes some of the `drawn` lines, each with the number of its line."""
+    from nmt.attention_map import attention_map  # torch takes a second to start
+    from nmt.bundle import load_bundle
 
-
-def flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of nested dictionaries, each with its dotted name."""
-    for name, value in values.items():
-        if isinstance(value, dict):
-            yield from flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
+    bundle = load_bundle(averaged)
+    found = []
+    for row in drawn:
+        sides = row["source"], row["hypothesis"]
+        if all(SHORTEST <= len(ids) <= LONGEST for ids in bundle.tokenizer.encode(sides)):
+            found.append({"line": row["line"], **asdict(attention_map(bundle, *sides))})
+    return found[:MAPS]
 
 
 def read_json(path: Path) -> Any:

@@ -3,48 +3,46 @@
 metrics.json, for `dvc metrics diff`: at most eight numbers and no text
 {"valid": {"bleu": 27.7, "perplexity": 5.12}, "newstest2014": {"bleu": 26.9, "bleu_unseen": 26.9, "chrf": 57.72}}
 
-scores.json: everything, for each set what `nmt.scoring.evaluate` says, and
-{"sets": {"newstest2014": {"source_sha256": "…", "reference_sha256": "…", "unfinished": 0, "warnings": [], "lines": 3003, …}, …},
+scores.json: everything, for each set what `nmt.evaluation.evaluate` says, and
+{"sets": {"newstest2014": {"source_sha256": "…", "reference_sha256": "…", "unfinished": 0, "warnings": [], "lines": 3003,
+                           "bleu": {"score": 26.9, "confidence": 0.5, "signature": "…", …}, "bleu_moses_split": {…}, …}, …},
  "perplexity": {"average": 5.12, "last": 5.31}}            of valid, per piece
 
-sentences.parquet: a row for each line; the metadata of its schema hold the signatures of the columns chrf and bleu
-set    line  source   reference   hypothesis   unseen  chrf   bleu   source_words  reference_words  hypothesis_words
-valid  1     Turn on  Schalte an  Schalte ein  true    71.93  32.47  2             2                2
+sentences.parquet: a row for each line; the metadata of its schema hold the signatures of the columns chrf, bleu and ter
+set    line  source   reference   hypothesis   unseen  finished  chrf   bleu   ter   source_words  reference_words  hypothesis_words
+valid  1     Turn on  Schalte an  Schalte ein  true    true      71.93  32.47  50.0  2             2                2
+
+lengths.tsv: how many lines of each set have so many words, for a plot
+set    words  source  reference  hypothesis
+valid  2      1       1          1
 """
 
 import hashlib
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from rich.console import Console
-from rich.table import Table
 
+from nmt import foreign, shifted
 from nmt.errors import UserError
+from nmt.evaluation import LineScores, Texts, evaluate, standing_in
 from nmt.languages import Languages
 from nmt.lines import join_whitespace, read_exact, read_lines
 from nmt.outputs import whole_file
 from nmt.remains import remains
-from nmt.scoring import evaluate, sentence_bleu, sentence_chrf, standing_in
+from nmt.score_table import show
 from stages import params
 from stages.command import run
 
 VALID = "valid"
 METRICS_LIMIT = 8  # numbers that a person takes in at a glance
-COLUMNS = {
-    "bleu": "BLEU",
-    "bleu_unseen": "unseen",
-    "bleu_uncased": "uncased",
-    "bleu_intl": "intl",
-    "chrf": "chrF",
-    "chrf++": "chrF++",
-    "ter": "TER",
-}
 
 
 @dataclass(frozen=True)
@@ -54,38 +52,48 @@ class Translated:
     sources: list[str]
     references: list[str]
     hypotheses: list[str]
-    unfinished: int  # lines whose best hypothesis was cut at the maximum length
+    finished: list[bool]  # false where the best hypothesis was cut at the maximum length
 
 
-def main(section: str, translations: Path, raw: Path, clean: Path, average: Path, metrics: Path, scores: Path, sentences: Path) -> None:
+def main(
+    section: str, translations: Path, raw: Path, clean: Path, average: Path, metrics: Path, scores: Path, sentences: Path, lengths: Path
+) -> None:
     """Score all sets of the corpus `section` and print one table with the signatures.
 
-    Raises UserError for unequal numbers of lines and for text that is not plain; no file is written then.
+    Raises UserError for unequal numbers of lines and for text that cannot be scored; no file is written then.
     """
     languages = params.load(f"{section}.languages", Languages)
     names = [VALID, *params.value(f"{section}.test")]
-    sets = {name: read_set(name, translations, raw, languages) for name in names}
-    warnings = {name: _warn(name, texts) for name, texts in sets.items()}
-    wanted = {join_whitespace(line) for texts in sets.values() for line in texts.sources}
-    seen = standing_in(read_exact(clean / f"train.{languages.src}"), wanted)
-    unseen = {name: [join_whitespace(line) not in seen for line in texts.sources] for name, texts in sets.items()}
+    read = {name: read_set(name, translations, raw, languages) for name in names}
+    training = [clean / f"train.{language}" for language in (languages.src, languages.tgt)]
+    known = foreign.Profiles(*(list(islice(read_exact(path), foreign.SAMPLE)) for path in training))
+    warnings = {name: _warn(name, texts, known) for name, texts in read.items()}
+    wanted = {join_whitespace(line) for texts in read.values() for line in texts.sources}
+    seen = standing_in(read_exact(training[0]), wanted)
+    sets = {
+        name: Texts(texts.sources, texts.references, texts.hypotheses, [join_whitespace(line) not in seen for line in texts.sources])
+        for name, texts in read.items()
+    }
+    found, lines = evaluate(sets, languages.tgt)
     results = {
         name: {
             "source_sha256": _sha256(texts.sources),
             "reference_sha256": _sha256(texts.references),
-            "unfinished": texts.unfinished,
+            "unfinished": read[name].finished.count(False),
             "warnings": warnings[name],
-            **evaluate(texts.sources, texts.references, texts.hypotheses, unseen[name]),
+            **found[name],
         }
         for name, texts in sets.items()
     }
     valid = json.loads(average.read_text(encoding="utf-8"))["valid"]
     perplexity = {model: round(valid[model]["perplexity"], 3) for model in ("average", "last")}
     with whole_file(metrics) as metrics_file, whole_file(scores) as scores_file, whole_file(sentences) as sentences_file:
-        _write_json(metrics_file, headline(results, perplexity["average"]))
-        _write_json(scores_file, {"sets": results, "perplexity": perplexity})
-        _write_sentences(sentences_file, sets, unseen)
-    _print(results)
+        with whole_file(lengths) as lengths_file:
+            _write_json(metrics_file, headline(results, perplexity["average"]))
+            _write_json(scores_file, {"sets": results, "perplexity": perplexity})
+            _write_sentences(sentences_file, sets, {name: texts.finished for name, texts in read.items()}, lines)
+            _write_lengths(lengths_file, sets)
+    show(results)
 
 
 def read_set(name: str, translations: Path, raw: Path, languages: Languages) -> Translated:
@@ -98,7 +106,7 @@ def read_set(name: str, translations: Path, raw: Path, languages: Languages) -> 
     if len(set(counts)) > 1 or counts[0] == 0:
         told = ", ".join(f"{path} has {count:,} lines" for path, count in zip([*paths, nbest], counts, strict=True))
         raise UserError(f"the files of the set {name} do not belong together: {told}; all must have equally many, and at least one")
-    return Translated(sources, references, hypotheses, finished.count(False))
+    return Translated(sources, references, hypotheses, finished)
 
 
 def headline(results: dict[str, Any], perplexity: float) -> dict[str, dict[str, float]]:
@@ -120,10 +128,14 @@ def _finished(nbest: Path) -> Iterator[bool]:
             raise UserError(f"{nbest}, line {number}: no list of hypotheses ({error!r}); run the stage `translate` again") from None
 
 
-def _warn(name: str, texts: Translated) -> list[str]:
+def _warn(name: str, texts: Translated, known: foreign.Profiles) -> list[str]:
     """What makes the scores of this set doubtful, told on stderr before any of them is computed."""
     try:
-        warnings = remains(texts.hypotheses, texts.references)
+        warnings = [
+            *remains(texts.hypotheses, texts.references),
+            *shifted.judge(texts.sources, texts.references, texts.hypotheses),
+            *known.judge(texts.hypotheses, texts.references),
+        ]
     except UserError as error:
         raise UserError(f"set {name}: {error}") from None
     for warning in warnings:
@@ -140,35 +152,29 @@ def _write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _write_sentences(path: Path, sets: dict[str, Translated], unseen: dict[str, list[bool]]) -> None:
+def _write_sentences(path: Path, sets: dict[str, Texts], finished: dict[str, list[bool]], scores: dict[str, LineScores]) -> None:
     tables = []
     for name, texts in sets.items():
-        chrf, chrf_signature = sentence_chrf(texts.hypotheses, texts.references)
-        bleu, bleu_signature = sentence_bleu(texts.hypotheses, texts.references)
         lines = {"source": texts.sources, "reference": texts.references, "hypothesis": texts.hypotheses}
-        words = {f"{side}_words": [len(line.split()) for line in text] for side, text in lines.items()}
-        place = {"set": [name] * len(chrf), "line": range(1, len(chrf) + 1)}
-        table = pa.table({**place, **lines, "unseen": unseen[name], "chrf": chrf, "bleu": bleu, **words})
-        tables.append(table.replace_schema_metadata({"chrf": chrf_signature, "bleu": bleu_signature}))
+        words = {f"{side}_words": _words(text) for side, text in lines.items()}
+        place = {"set": [name] * len(texts.sources), "line": range(1, len(texts.sources) + 1)}
+        values = {metric: found for metric, (found, _) in scores[name].items()}
+        table = pa.table({**place, **lines, "unseen": texts.unseen, "finished": finished[name], **values, **words})
+        tables.append(table.replace_schema_metadata({metric: signature for metric, (_, signature) in scores[name].items()}))
     pq.write_table(pa.concat_tables(tables), path, compression="zstd")
 
 
-def _print(results: dict[str, Any]) -> None:
-    """A row for each set, and below how each column was computed."""
-    table = Table("set", "lines", *COLUMNS.values(), "blank", "cut")
-    for column in table.columns[1:]:
-        column.justify = "right"
-    signatures: dict[str, str] = {}
-    for name, found in results.items():
-        shown = {metric: f"{found[metric]['score']:.2f}" if found[metric] else "none" for metric in COLUMNS}
-        shown["bleu"] += f" ± {found['bleu']['confidence']:.2f}"
-        shown["bleu_unseen"] += f" ({found['unseen_lines']:,})"
-        table.add_row(name, f"{found['lines']:,}", *shown.values(), str(found["blank_lines"]["hypothesis"]), str(found["unfinished"]))
-        signatures |= {title: found[metric]["signature"] for metric, title in COLUMNS.items() if found[metric]}
-    console = Console(width=130)
-    console.print(table)
-    for title, signature in signatures.items():
-        console.print(f"{title:8} {signature}", soft_wrap=True, highlight=False, markup=False)
+def _write_lengths(path: Path, sets: dict[str, Texts]) -> None:
+    rows = ["set\twords\tsource\treference\thypothesis"]
+    for name, texts in sets.items():
+        counts = [Counter(_words(side)) for side in (texts.sources, texts.references, texts.hypotheses)]
+        for words in range(max(max(count) for count in counts) + 1):
+            rows.append("\t".join([name, *(str(number) for number in (words, *(count[words] for count in counts)))]))
+    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+
+
+def _words(text: Sequence[str]) -> list[int]:
+    return [len(line.split()) for line in text]
 
 
 if __name__ == "__main__":

@@ -45,6 +45,42 @@ def learned_model_folder(tokenizer_file: Path, tmp_path_factory: pytest.TempPath
     return _random_model(tmp_path_factory.mktemp("learned") / "averaged", tokenizer_file, "learned")
 
 
+@pytest.fixture(scope="session")
+def taught_model_folder(tokenizer_file: Path, sentences: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of two layers that was taught for two seconds to copy `sentences`: its translations end, and it is sure of them."""
+    import torch
+
+    from nmt.batches import padded
+    from nmt.bundle import save_bundle
+    from nmt.model import ModelConfig, Transformer
+    from nmt.symbols import BOS, PAD
+    from nmt.tokenizer import Tokenizer
+
+    torch.set_num_threads(1)
+    shape = {"layers": 2, "d_model": 32, "d_ff": 64, "heads": 4, "d_k": 8, "d_v": 8, "dropout": 0.0, "positions": "sinusoidal"}
+    tokenizer = Tokenizer.load(tokenizer_file)
+    torch.manual_seed(3)
+    model = Transformer(ModelConfig.model_validate(shape), tokenizer.vocab_size)
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3, betas=(0.9, 0.98))
+    ids = tokenizer.encode(sentences)
+    for _ in range(120):
+        tokens = padded([ids[i] for i in torch.randint(0, len(ids), (16,)).tolist()])
+        before = torch.cat([tokens.new_full((16, 1), BOS), tokens[:, :-1]], 1)
+        logits = model.logits(model(tokens, before)).flatten(0, 1)
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(logits, tokens.flatten(), ignore_index=PAD).backward()
+        optimizer.step()
+    folder = tmp_path_factory.mktemp("taught") / "runs" / "toy" / "small" / "averaged"
+    facts = {
+        "model": shape,
+        "vocab_size": tokenizer.vocab_size,
+        "tokenizer_sha256": tokenizer.sha256,
+        "languages": {"src": "en", "tgt": "de"},
+    }
+    save_bundle(folder, model.state_dict(), tokenizer_file, facts)
+    return folder
+
+
 def _random_model(folder: Path, tokenizer_file: Path, positions: str) -> Path:
     import torch
 

@@ -208,18 +208,18 @@ def test_a_batch_begins_the_target_with_the_begin_symbol_and_ends_both_sides_wit
     assert {tensor.dtype for tensor in (batch.src, batch.tgt_in, batch.tgt_out)} == {torch.int64}
 
 
-def test_sizes_are_rounded_up_by_a_sixteenth_at_most_to_few() -> None:
+def test_sizes_are_rounded_up_by_an_eighth_at_most_to_few() -> None:
     sizes = [rounded(size) for size in range(1, 1025)]
-    assert all(size <= found <= size * 17 / 16 for size, found in enumerate(sizes, 1)) and sizes == sorted(sizes)
-    assert set(sizes) == {*range(1, 33), *(step * part for step in (2, 4, 8, 16, 32) for part in range(17, 33))}
+    assert all(size <= found <= size * 9 / 8 for size, found in enumerate(sizes, 1)) and sizes == sorted(sizes)
+    assert set(sizes) == {*range(1, 17), *(step * eighth for step in (2, 4, 8, 16, 32, 64) for eighth in range(9, 17))}
 
 
 def test_a_batch_is_filled_up_with_padding_that_changes_no_loss() -> None:
     model = Transformer(ModelConfig(layers=2, d_model=8, d_ff=8, heads=2, d_k=4, d_v=4, dropout=0.0, positions="sinusoidal"), 50).double()
-    pairs = [([5 + n] * (n % 33), [6 + n] * ((n * 7) % 37)) for n in range(33)]
+    pairs = [([5 + n] * (n % 17), [6 + n] * ((n * 7) % 19)) for n in range(33)]
     batch = collate(pairs)
-    assert batch.src.shape == (34, 34) and batch.tgt_in.shape == batch.tgt_out.shape == (34, 38)
-    assert [int(x) for x in (batch.tgt_out != PAD).sum(1)] == [len(target) + 1 for _, target in pairs] + [0]
+    assert batch.src.shape == (36, 18) and batch.tgt_in.shape == batch.tgt_out.shape == (36, 20)
+    assert [int(x) for x in (batch.tgt_out != PAD).sum(1)] == [len(target) + 1 for _, target in pairs] + [0] * 3
     assert batch.tokens == sum(len(target) + 1 for _, target in pairs)
     states = model(batch.src, batch.tgt_in)
     assert states.isfinite().all()

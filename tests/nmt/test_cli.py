@@ -10,7 +10,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-import nmt.cli
+import nmt.arriving
+import nmt.pieces
 from nmt.bundle import load_bundle
 from nmt.cli import app
 from nmt.errors import UserError
@@ -72,8 +73,79 @@ def test_options_reach_the_search(model_folder: Path) -> None:
     assert result.stdout_bytes == expected(model_folder, 1, 0.0) != expected(model_folder, 4, 0.6)
 
 
+def test_nbest_numbers_the_lines_and_scores_stand_before_the_text(model_folder: Path) -> None:
+    plain = CliRunner().invoke(app, ["translate", str(model_folder)], input="\n".join(LINES)).stdout.split("\n")
+    arguments = ["translate", str(model_folder), "--nbest", "3", "--scores"]
+    rows = [row.split("\t", 2) for row in CliRunner().invoke(app, arguments, input="\n".join(LINES)).stdout.split("\n")[:-1]]
+    assert [int(number) for number, _, _ in rows] == [1, 1, 1, 2, 3, 4, 4, 4, 5, 5, 5, 6, 6, 6]
+    assert [(score, text) for number, score, text in rows if number in "23"] == [("", "")] * 2
+    for number in (1, 4, 5, 6):
+        found = [(float(score), text) for of, score, text in rows if int(of) == number]
+        assert found[0][1] == plain[number - 1] and [score for score, _ in found] == sorted((score for score, _ in found), reverse=True)
+    scored = CliRunner().invoke(app, ["translate", str(model_folder), "--scores"], input="\n".join(LINES)).stdout.split("\n")[:-1]
+    assert [row.split("\t", 1)[1] for row in scored] == plain[:-1]
+
+
+def test_more_translations_than_beams_are_refused(model_folder: Path) -> None:
+    result = CliRunner().invoke(app, ["translate", str(model_folder), "--nbest", "5"], input="a")
+    assert isinstance(result.exception, UserError) and str(result.exception).startswith("--nbest 5 is more than the beam holds")
+
+
+def test_a_prefix_begins_every_translation_and_a_seed_draws_them(model_folder: Path) -> None:
+    arguments = ["translate", str(model_folder), str(model_folder)]
+    found = CliRunner().invoke(app, [*arguments, "--prefix", "das Haus"], input="a\n\nb").stdout.split("\n")
+    assert found[0].startswith("das Haus") and found[1] == "" and found[2].startswith("das Haus")
+    draws = [CliRunner().invoke(app, [*arguments, "--sample", seed], input="a\n\nb").stdout for seed in ("1", "1", "2")]
+    assert draws[0] == draws[1] != draws[2] and draws[0].count("\n") == 3
+
+
+def test_a_line_is_translated_while_the_next_is_not_written_yet(model_folder: Path) -> None:
+    command = [sys.executable, "-m", "nmt.cli", "translate", str(model_folder), "--beam", "1"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as child:
+        assert child.stdin and child.stdout
+        for _ in range(2):
+            child.stdin.write(b"the house\n")
+            child.stdin.flush()
+            assert child.stdout.readline().endswith(b"\n")  # or this waits for ever
+        child.stdin.close()
+        assert child.wait(60) == 0
+
+
+def test_a_file_is_translated_as_a_stream_is_and_goes_on_after_a_stop(
+    model_folder: Path, sentences: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nmt.pieces, "PIECE_LINES", 4)
+    text = "\n".join([*sentences[:17], "", ""])
+    source, output = tmp_path / "in", tmp_path / "out"
+    source.write_text(text)
+    arguments = ["translate", str(model_folder), "--nbest", "2"]
+    expected = CliRunner().invoke(app, arguments, input=text).stdout_bytes
+    translate, asked = Translator.translate, []
+
+    def counted(self: Translator, lines: list[str], *rest: object) -> object:
+        if len(asked) == 3:
+            asked.append(0)
+            raise KeyboardInterrupt
+        asked.append(len(lines))
+        return translate(self, lines, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Translator, "translate", counted)
+    arguments += ["--input", str(source), "--output", str(output)]
+    assert CliRunner().invoke(app, arguments).exit_code != 0 and not output.exists()
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    assert output.read_bytes() == expected and asked == [4, 4, 4, 0, 4, 2]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
+
+
+def test_input_and_output_go_together(model_folder: Path) -> None:
+    result = CliRunner().invoke(app, ["translate", str(model_folder), "--input", "x"])
+    assert isinstance(result.exception, UserError) and str(result.exception).startswith("--input and --output go together")
+
+
 def test_lines_are_numbered_through_whatever_is_translated_at_once(learned_model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nmt.cli, "BATCH_LINES", 2)
+    monkeypatch.setattr(nmt.arriving, "FIRST_LINES", 2)
+    monkeypatch.setattr(nmt.arriving, "MOST_LINES", 2)
     text = "a\n\n\n\n" + "zzz " * 1024
     result = CliRunner().invoke(app, ["translate", str(learned_model_folder)], input=text)
     assert isinstance(result.exception, UserError) and str(result.exception).startswith("standard input, line 5: ")
@@ -93,7 +165,7 @@ def test_lines_are_numbered_through_whatever_is_translated_at_once(learned_model
 def test_what_the_user_can_put_right_is_one_sentence_and_exit_code_2(name: str, sentence: str, results: dict[str, Result]) -> None:
     result = results[name]
     said = result.stderr.decode()
-    assert (result.returncode, result.stdout) == (2, b"")
+    assert result.returncode == 2 and result.stdout.count(b"\n") == (1 if name == "NUL" else 0)  # what came before is not lost
     assert said.startswith("error: ") and said.endswith(sentence) and said.count("\n") == 1
 
 
@@ -125,3 +197,30 @@ def test_a_reader_that_has_seen_enough_ends_it_in_silence(model_folder: Path, tm
     result = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, env=environment, timeout=120)
     assert result.stdout.count(b"\n") == 1
     assert (result.returncode, result.stderr) == (128 + 13, b"")  # SIGPIPE, as of any other filter
+
+
+def score(folder: Path, hypotheses: list[str], references: list[str], *options: str) -> tuple[int, str]:
+    """Exit code and output of `nmt score` over these lines."""
+    for name, lines in (("hyp.de", hypotheses), ("ref.de", references)):
+        (folder / name).write_text("".join(f"{line}\n" for line in lines))
+    found = CliRunner().invoke(app, ["score", str(folder / "hyp.de"), str(folder / "ref.de"), "--language", "de", *options])
+    if isinstance(found.exception, UserError):
+        return 2, str(found.exception)
+    return found.exit_code, found.output
+
+
+def test_files_are_scored_with_signatures(tmp_path: Path) -> None:
+    code, output = score(tmp_path, ["the cat sat on the mat"], ["the cat sat on a mat"])
+    assert code == 0 and "hyp.de, 1 lines" in output
+    assert "53.73" in output  # (5/6 * 3/5 * 2/4 * 1/3) ** 0.25
+    assert "|tok:13a|smooth:exp|" in output and "|tok:moses-de-sacremoses" in output
+
+
+def test_files_that_cannot_be_scored_are_named_before_any_score(tmp_path: Path) -> None:
+    code, output = score(tmp_path, ["eins", "zwei"], ["eins"])
+    assert code == 2 and "hyp.de has 2 lines" in output and "ref.de has 1 lines" in output
+    code, output = score(tmp_path, ["Er sagte &quot;ja&quot;"], ["Er sagte ja"])
+    assert code == 2 and "&quot;" in output
+    text = [f"Zeile {number * number} von {number} steht hier" for number in range(100)]
+    code, output = score(tmp_path, text, text[1:] + text[:1])
+    assert code == 2 and "shifted against each other" in output

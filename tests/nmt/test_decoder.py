@@ -2,15 +2,16 @@
 
 import random
 from collections.abc import Iterator
+from typing import Literal
 
 import pytest
 import torch
 from torch import Tensor
 
-import nmt.decoder
 from nmt.batches import padded
-from nmt.decoder import CachedDecoder
+from nmt.decoder import CachedDecoder, Ensemble
 from nmt.model import ModelConfig, Transformer
+from nmt.products import Decoding
 from nmt.search import DecodeConfig, beam_search
 from nmt.symbols import BOS, EOS
 
@@ -39,29 +40,44 @@ def teacher_forced(model: Transformer, source: list[int], tokens: list[int]) -> 
     return model.logits(model(padded([source]), torch.tensor([tokens]))).log_softmax(-1)[0]
 
 
-@pytest.mark.parametrize(("kind", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
+def prepared(model: Transformer, precision: Literal["float32", "bfloat16", "int8"] = "float32") -> Decoding:
+    return Decoding(model, precision, torch.device("cpu"))
+
+
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
-@pytest.mark.parametrize("capacity", [1, 3, 16])
-def test_every_step_is_the_teacher_forced_one_whatever_becomes_of_the_rows(
-    kind: torch.dtype, tolerance: float, positions: str, capacity: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rows are multiplied, shuffled and dropped, sentences end, the beam changes its width and the caches grow several times."""
-    monkeypatch.setattr(nmt.decoder, "FIRST_CAPACITY", capacity)
-    model, rng = built(kind, positions=positions), random.Random(capacity)
-    decoder = CachedDecoder(model, padded(SOURCES))
+@pytest.mark.parametrize("room", [1, 3, 16])
+@pytest.mark.parametrize("beams", [1, 3])
+def test_every_step_is_the_teacher_forced_one_whatever_becomes_of_the_rows(positions: str, room: int, beams: int) -> None:
+    """Rows are multiplied, shuffled and dropped, sentences end at once or later, and the caches grow several times."""
+    model, rng = built(torch.float32, positions=positions), random.Random(room)
+    decoder = CachedDecoder(prepared(model), padded(SOURCES), beams, room)
     rows = [(sentence, [BOS]) for sentence in range(len(SOURCES))]
     parents = list(range(len(rows)))
-    leaving = {5: 1, 9: 3, 14: 0}  # step: sentence
+    living, width = list(range(len(SOURCES))), 1  # sentences in the order of their rows, rows of each
+    leaving = {0: 1, 9: 0, 14: 3}  # step: sentence
     for step in range(20):
         found = decoder(torch.tensor([tokens[-1] for _, tokens in rows]), torch.tensor(parents))
         expected = torch.stack([teacher_forced(model, SOURCES[sentence], tokens)[-1] for sentence, tokens in rows])
-        assert found.dtype == kind
-        torch.testing.assert_close(found, expected, rtol=0, atol=tolerance)
-        beam = (3, 3, 2, 3, 1, 2)[step % 6]
-        living = sorted({sentence for sentence, _ in rows} - {leaving.get(step)})
-        parents = [rng.choice([row for row, (of, _) in enumerate(rows) if of == sentence]) for sentence in living for _ in range(beam)]
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+        places = list(range(len(living)))
+        if step in leaving:  # the last one takes its place
+            hole, last = living.index(leaving[step]), places.pop()
+            if hole != last:
+                places[hole] = last
+        living = [living[place] for place in places]
+        parents = [place * width + rng.randrange(width) for place in places for _ in range(beams)]
         rows = [(rows[parent][0], [*rows[parent][1], rng.randrange(4, VOCABULARY)]) for parent in parents]
+        width = beams
     assert {sentence for sentence, _ in rows} == {2}
+
+
+def test_an_ensemble_has_the_mean_of_its_members_probabilities() -> None:
+    models = [built(torch.float32), built(torch.float32, layers=1)]
+    decoders = [CachedDecoder(prepared(model), padded(SOURCES), 2) for model in models]
+    tokens, parents = torch.full((4,), BOS), torch.arange(4)
+    mean = sum(model.logits(model(padded(SOURCES), tokens[:, None]))[:, 0].softmax(-1) for model in models) / 2
+    torch.testing.assert_close(Ensemble(decoders)(tokens, parents).exp(), mean)
 
 
 @pytest.mark.parametrize("beam", [1, 4])
@@ -71,7 +87,7 @@ def test_the_log_probability_of_each_hypothesis_is_its_teacher_forced_sum(beam: 
     for strength in (1, 3, 9, 27):  # of the end symbol, so that some hypotheses end before their limit and others do not
         model = built(torch.float32)
         model.embedding.weight[EOS] *= strength
-        results = beam_search(CachedDecoder(model, padded(SOURCES)), [len(source) + 12 for source in SOURCES], config, beam)
+        results = beam_search(CachedDecoder(prepared(model), padded(SOURCES), beam), [len(source) + 12 for source in SOURCES], config, beam)
         for source, found in zip(SOURCES, results, strict=True):
             for hypothesis in found:
                 scores = teacher_forced(model, source, [BOS, *hypothesis.ids])
@@ -81,19 +97,19 @@ def test_the_log_probability_of_each_hypothesis_is_its_teacher_forced_sum(beam: 
     assert finished == {True, False}
 
 
-def test_bfloat16_gives_log_probabilities_in_float32() -> None:
-    decoder = CachedDecoder(built(torch.bfloat16), padded(SOURCES))
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+def test_other_precisions_give_log_probabilities_in_float32(precision: Literal["bfloat16", "int8"]) -> None:
+    decoder = CachedDecoder(prepared(built(torch.float32), precision), padded(SOURCES), 4)
     found = decoder(torch.full((4,), BOS), torch.arange(4))
     assert found.dtype == torch.float32
     torch.testing.assert_close(found.exp().sum(-1), torch.ones(4))
 
 
 def test_keys_and_values_of_a_source_are_computed_once_for_all_beams() -> None:
-    decoder = CachedDecoder(built(torch.float32), padded(SOURCES))
-    before = decoder.memory
+    decoder = CachedDecoder(prepared(built(torch.float32)), padded(SOURCES), 5)
+    keys = decoder.memory[0].clone()
     decoder(torch.full((4,), BOS), torch.arange(4))
     decoder(torch.full((20,), 7), torch.arange(4).repeat_interleave(5))
-    assert decoder.memory is before and before[0][0].size(0) == 4
-    decoder(torch.full((10,), 8), torch.arange(5, 15))  # the first and the last sentence have ended
-    assert decoder.memory[0][0].size(0) == 2
-    assert torch.equal(decoder.memory[0][0], before[0][0][1:3])
+    assert torch.equal(decoder.memory[0], keys)
+    decoder(torch.full((10,), 8), torch.arange(15, 5, -1))  # the first two sentences have ended
+    assert torch.equal(decoder.memory[0][:, :2], keys[:, [3, 2]])

@@ -77,10 +77,11 @@ def test_the_pieces_are_the_text(text: str, other: str) -> None:
 
 
 def test_lengths_are_told_by_powers_of_two() -> None:
-    found = by_length([{"source_words": words, "chrf": 10.0 * words} for words in (0, 1, 2, 3, 4, 4, 9)])
-    assert found == [
-        {"first": 1, "last": 1, "lines": 1, "chrf": 10},
-        {"first": 2, "last": 2, "lines": 1, "chrf": 20},
-        {"first": 3, "last": 4, "lines": 3, "chrf": 110 / 3},
-        {"first": 9, "last": 16, "lines": 1, "chrf": 90},
+    known = {"hypothesis_words": 3, "reference_words": 4}
+    rows = [{"source_words": words, "chrf": 10.0 * words, "finished": words != 4, **known} for words in (0, 1, 2, 3, 4, 4, 9)]
+    assert by_length(rows) == [
+        {"first": 1, "last": 1, "lines": 1, "chrf": 10, "ratio": 0.75, "cut": 0},
+        {"first": 2, "last": 2, "lines": 1, "chrf": 20, "ratio": 0.75, "cut": 0},
+        {"first": 3, "last": 4, "lines": 3, "chrf": 110 / 3, "ratio": 0.75, "cut": 2},
+        {"first": 9, "last": 16, "lines": 1, "chrf": 90, "ratio": 0.75, "cut": 0},
     ]

@@ -93,3 +93,19 @@ def test_bfloat16_states_give_sums_in_float32_and_gradients_in_the_types_of_the_
     torch.testing.assert_close(nll.double(), expected_nll, rtol=0.01, atol=0)
     torch.testing.assert_close(states.grad.double(), exact[0].grad, rtol=0.03, atol=0.03)
     torch.testing.assert_close(weights.grad.double(), exact[1].grad, rtol=0.03, atol=0.03)
+
+
+@pytest.mark.parametrize("chunk", [1, 4, N, N + 1, 1024])
+def test_states_without_a_target_count_for_nothing(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nmt.loss, "CHUNK", chunk)
+    states, embedding, targets = inputs(torch.float64)
+    alone, alone_embedding, _ = inputs(torch.float64)
+    more = torch.cat([states.detach(), torch.full((6, D), 3.0, dtype=torch.float64)]).requires_grad_()
+    sums, expected = loss_sums(more, embedding, targets, 0.1), loss_sums(alone, alone_embedding, targets, 0.1)
+    torch.testing.assert_close(sums, expected, rtol=1e-12, atol=0)
+    sums[0].backward()
+    expected[0].backward()
+    assert more.grad is not None and alone.grad is not None
+    torch.testing.assert_close(more.grad[:N], alone.grad, rtol=1e-12, atol=1e-14)
+    assert not more.grad[N:].any()
+    torch.testing.assert_close(embedding.grad, alone_embedding.grad, rtol=1e-12, atol=1e-14)

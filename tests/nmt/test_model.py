@@ -260,6 +260,51 @@ def test_a_masked_weight_is_exactly_zero() -> None:
     torch.testing.assert_close(weights.sum(-1), torch.ones(1, 2, 4))
 
 
+def test_a_product_of_random_queries_and_keys_has_variance_d_k_and_one_after_scaling() -> None:
+    """§3.2.1, footnote 4: of components that are independent with mean 0 and variance 1."""
+    for d_k in (4, 64, 512):
+        q, k = torch.randn(2, 20_000, d_k, generator=torch.Generator().manual_seed(d_k), dtype=torch.float64)
+        products = (q * k).sum(-1)
+        # A variance estimated from n draws spreads by sqrt((2 + excess kurtosis) / n) of itself; the kurtosis here is 6 / d_k.
+        assert products.var().item() == pytest.approx(d_k, rel=4 * math.sqrt((2 + 6 / d_k) / len(q)))
+        # What `attention` puts into the softmax: with a key of zeros beside k, the logs of the weights differ by it.
+        keys = torch.stack([torch.zeros_like(k), k], 1)[:, None]  # [N, 1, 2, K]
+        weights = attention(q[:, None, None], keys, torch.eye(2).double().expand(len(q), 1, 2, 2), None)[:, 0, 0]
+        scaled = weights[:, 1].log() - weights[:, 0].log()
+        assert_equal(scaled, products / math.sqrt(d_k))
+        assert scaled.var().item() == pytest.approx(1, rel=4 * math.sqrt((2 + 6 / d_k) / len(q)))
+
+
+def test_the_gradient_of_the_weights_is_the_jacobian_of_the_softmax() -> None:
+    """§3.2.1: da_i / dz_j = a_i (δ_ij - a_j), which vanishes where one weight is near 1."""
+    torch.manual_seed(2)
+    n, d_k = 6, 4
+    q, k = torch.randn(1, 1, 1, d_k, dtype=torch.float64), torch.randn(1, 1, n, d_k, dtype=torch.float64)
+    eye = torch.eye(n, dtype=torch.float64)[None, None]
+
+    def weights(mask: Tensor) -> Tensor:  # a mask is added to z
+        return attention(q, k, eye, mask)[0, 0, 0]
+
+    for spread in (0.0, 3.0, 60.0):
+        mask = spread * torch.arange(n, dtype=torch.float64)
+        a = weights(mask)
+        found = torch.autograd.functional.jacobian(weights, mask)
+        assert_equal(found, a.diag() - a[:, None] * a)
+    assert found.abs().max() < 1e-20
+
+
+def test_the_feed_forward_net_sees_one_position_at_a_time() -> None:
+    """§3.3: "applied to each position separately and identically"."""
+    net = built(SQUARE).encoder[0].feed_forward
+    x = torch.randn(5, 2, SQUARE.d_model, dtype=torch.float64, requires_grad=True)
+    y = net(x)
+    assert_equal(y[[3, 0, 4, 1, 2]], net(x[[3, 0, 4, 1, 2]]))
+    [gradient] = torch.autograd.grad(y[2, 1].sum(), x)
+    assert gradient[2, 1].all()
+    gradient[2, 1] = 0
+    assert not gradient.any()
+
+
 # --- §3.2.3: what a position sees -----------------------------------------------------------------------------------------------------
 
 
@@ -332,6 +377,18 @@ def test_a_position_k_further_is_a_linear_function_of_the_position_the_same_for_
         turn = k / 10000 ** (i / d_model)
         linear[i : i + 2, i : i + 2] = torch.tensor([[math.cos(turn), math.sin(turn)], [-math.sin(turn), math.cos(turn)]])
     torch.testing.assert_close(table[k:], table[:-k] @ linear.T, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+def test_without_positions_the_encoder_is_permutation_equivariant_and_with_them_it_is_not(positions: str) -> None:
+    """§3.5: "in order for the model to make use of the order of the sequence"."""
+    model, order = built(SQUARE.model_copy(update={"positions": positions})), torch.tensor([3, 0, 4, 1, 2])
+    with_positions, permuted = model.encode(SRC[:1], None)[order], model.encode(SRC[:1, order], None)
+    assert (with_positions - permuted).abs().max() > 0.01
+    model.sinusoids.zero_()
+    if positions == "learned":
+        nn.init.zeros_(model.src_positions.weight)
+    assert_equal(model.encode(SRC[:1], None)[order], model.encode(SRC[:1, order], None))
 
 
 def test_sinusoids_have_no_limit_and_keep_their_type() -> None:

@@ -1,13 +1,15 @@
 """Scores equal what arithmetic gives for small cases, and say how they were computed."""
 
-import itertools
 import math
 import os
-from collections.abc import Iterator
+import random
 
 import pytest
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
 
 from nmt import scoring
+from nmt.moses import moses_name
 
 REFERENCE = ["the cat sat on a mat"]
 
@@ -61,9 +63,50 @@ def test_chrf_averages_the_orders_that_exist() -> None:
     assert "|nc:6|nw:2|" in scoring.chrf(["ab"], ["ac"], word_order=2).signature
 
 
+def test_chrf_its_interval_and_its_signature_are_those_of_sacrebleu() -> None:
+    rng = random.Random(4)
+    references = [" ".join(rng.choices("abcdef", k=rng.randint(3, 9))) for _ in range(60)]
+    hypotheses = [" ".join(rng.choices("abcdef", k=rng.randint(3, 9))) for _ in references]
+    metric = CHRF()
+    expected = metric.corpus_score(hypotheses, [references], n_bootstrap=1000)
+    found = scoring.chrf(hypotheses, references)
+    assert (found.score, found.confidence) == (round(expected.score, 2), pytest.approx(expected._ci, abs=0.006))
+    assert found.signature == str(metric.get_signature())
+    assert scoring.chrf(["xyz", "abc"], ["abc", "abc"]).confidence > 0  # some samples score 0
+
+
 @pytest.mark.parametrize(("hypothesis", "edits"), [("a b c d", 0), ("A b c d", 0), ("a b x d", 1), ("a b c", 1), ("c d a b", 1)])
 def test_ter_counts_edits_and_shifts_per_word_of_the_reference(hypothesis: str, edits: int) -> None:
-    assert scoring.ter([hypothesis], ["a b c d"]).score == 25 * edits
+    assert scoring.edits([hypothesis], ["a b c d"]) == [(edits, 4)]
+    assert scoring.ter([(edits, 4)]).score == 25 * edits
+
+
+@pytest.mark.parametrize(("counts", "score"), [([(0, 0)], 0), ([(2, 0)], 100), ([(0, 4), (1, 0)], 25)])
+def test_ter_without_words_of_reference_is_that_of_sacrebleu(counts: list[tuple[float, float]], score: float) -> None:
+    assert scoring.ter(counts).score == score
+
+
+def test_ter_its_interval_and_its_signature_are_those_of_sacrebleu() -> None:
+    rng = random.Random(4)
+    references = [" ".join(rng.choices("abcdef", k=rng.randint(0, 9))) for _ in range(60)]
+    hypotheses = [" ".join(rng.choices("abcdef", k=rng.randint(0, 9))) for _ in references]
+    metric = TER()
+    expected = metric.corpus_score(hypotheses, [references], n_bootstrap=1000)
+    found = scoring.ter(scoring.edits(hypotheses, references))
+    assert (found.score, found.signature) == (round(expected.score, 2), str(metric.get_signature()))
+    assert found.confidence == pytest.approx(expected._ci, abs=0.006)  # it sums in 32 bits
+
+
+def test_the_bleu_of_papers_is_that_of_their_tokens() -> None:
+    hypotheses, references = ["Ein 28-jähriger Koch sagte „ja“."], ['Ein 28-jährige Koch sagte "ja".']
+    found = scoring.moses_bleu(hypotheses, references, "de")
+    # Ein 28-jähriger Koch sagte „ ja “ .    against   Ein 28-jährige Koch sagte " ja " .        no four in a row agree
+    assert found["bleu_moses"].precisions == [62.5, 14.29, 0.0, 0.0] and found["bleu_moses"].score == 0  # 5/8, 1/7; no smoothing
+    assert found["bleu_moses_split"].hypothesis_length == 10  # Ein 28 ##AT##-##AT## jähriger …
+    # … Koch sagte " ja " .  agrees now, which is 6 tokens, and Ein 28 ##AT##-##AT##, which is 3
+    assert found["bleu_moses_split_quotes"].precisions == [90.0, 77.78, 62.5, 42.86]  # 9/10, 7/9, 5/8, 3/7
+    for name, tokens in (("bleu_moses", ""), ("bleu_moses_split", "+split"), ("bleu_moses_split_quotes", "+split+quotes")):
+        assert f"|case:mixed|eff:no|tok:{moses_name('de')}{tokens}|smooth:none|" in found[name].signature
 
 
 def test_lines_are_scored_alone_with_their_own_signature() -> None:
@@ -72,45 +115,3 @@ def test_lines_are_scored_alone_with_their_own_signature() -> None:
         scores, signature = function(hypotheses, references)
         assert scores == [100, 0, 0]
         assert "|eff:yes|" in signature
-
-
-def test_sources_are_compared_after_joining_white_space() -> None:
-    assert scoring.standing_in(["turn  on", "other", " turn\u00a0off\u2028"], {"turn on", "turn off", "new"}) == {"turn on", "turn off"}
-
-
-def test_the_training_text_is_streamed() -> None:
-    alive = []
-
-    class Line(str):
-        def __init__(self, text: str) -> None:
-            alive.append(1)
-
-        def __del__(self) -> None:
-            alive.pop()
-
-    def training() -> Iterator[str]:
-        for number in itertools.islice(itertools.count(), 1000):
-            yield Line(f"line {number}")
-            assert len(alive) <= 2
-
-    assert scoring.standing_in(training(), {"line 3", "line 999", "line 1000"}) == {"line 3", "line 999"}
-
-
-def test_a_set_is_told_with_what_is_wrong_in_it() -> None:
-    sources = ["one two", "", "three", "four"]
-    references = ["eins zwei", "", "drei drei drei", "vier"]
-    hypotheses = ["one two", "", "drei drei drei", ""]
-    found = scoring.evaluate(sources, references, hypotheses, [True, True, False, False])
-    assert found["lines"] == 4 and found["unseen_lines"] == 2
-    assert found["words"] == {"source": 4, "reference": 6, "hypothesis": 5}
-    assert found["blank_lines"] == {"source": 1, "reference": 1, "hypothesis": 2}
-    assert found["share_equal_to_source"] == 0.25  # the blank line is right to be equal
-    assert found["share_repeating"] == {"source": 0, "reference": 0.25, "hypothesis": 0.25}
-    assert found["bleu_unseen"]["reference_length"] == 2
-
-
-@pytest.mark.parametrize("unseen", [True, False])
-def test_bleu_of_unseen_lines_is_that_of_all_or_none(unseen: bool) -> None:
-    lines = ["a b c d e", "f g h i j"]
-    found = scoring.evaluate(lines, lines, ["a b c d e", "f g h x j"], [unseen, unseen])
-    assert found["bleu_unseen"] == (found["bleu"] if unseen else None)

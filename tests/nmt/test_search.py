@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmt.search import DecodeConfig, Hypothesis, beam_search, length_penalty
+from nmt.search import DecodeConfig, Hypothesis, _top, beam_search, length_penalty, sample
 from nmt.symbols import BOS, EOS, PAD, UNKNOWN
 
 REAL = 4  # ids from here on are words
@@ -63,19 +63,25 @@ class Table:
         return float(sum(self.log_probs(sentence, tokens[:place])[token] for place, token in enumerate(tokens)))
 
 
-def config(beam: int, penalty: float = 0.6, stop: Literal["exact", "beam_filled"] = "exact") -> DecodeConfig:
-    return DecodeConfig(beam_size=beam, length_penalty=penalty, max_length_offset=50, stop=stop, precision="float32")
+Penalty = Literal["wu", "length", "none"]
 
 
-def penalty_of(ids: Sequence[int], alpha: float) -> float:
-    return float(((5 + len(ids) + 1) / 6) ** alpha)
+def config(beam: int, alpha: float = 0.6, stop: Literal["exact", "beam_filled"] = "exact", penalty: Penalty = "wu") -> DecodeConfig:
+    return DecodeConfig(beam_size=beam, length_penalty=alpha, penalty=penalty, max_length_offset=50, stop=stop, precision="float32")
 
 
-def exhaustive(table: Table, sentence: int, longest: int, alpha: float) -> list[tuple[float, list[int]]]:
+def penalty_of(ids: Sequence[int], alpha: float, penalty: Penalty = "wu") -> float:
+    length = len(ids) + 1
+    return float({"wu": ((5 + length) / 6) ** alpha, "length": length**alpha, "none": 1}[penalty])
+
+
+def exhaustive(
+    table: Table, sentence: int, longest: int, alpha: float, penalty: Penalty = "wu", prefix: Sequence[int] = ()
+) -> list[tuple[float, list[int]]]:
     """Every sequence of words up to `longest` with its score, best first."""
     words = range(REAL, table.vocabulary)
-    every = [list(ids) for length in range(longest + 1) for ids in product(words, repeat=length)]
-    scored = [(table.log_prob(sentence, ids) / penalty_of(ids, alpha), ids) for ids in every]
+    every = [[*prefix, *ids] for length in range(longest - len(prefix) + 1) for ids in product(words, repeat=length)]
+    scored = [(table.log_prob(sentence, ids) / penalty_of(ids, alpha, penalty), ids) for ids in every]
     return sorted(((score, ids) for score, ids in scored if score > -math.inf), reverse=True)
 
 
@@ -120,6 +126,85 @@ def test_a_wide_beam_finds_what_exhaustive_search_finds(words: int, longest: int
             assert_same(found, expected[:nbest])
         [filled] = beam_search(Table(seed, words), [longest], config(2 * beam, alpha, "beam_filled"), beam)
         assert_same(filled, expected[:beam])  # never filled, so it goes on to the end
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+@pytest.mark.parametrize("penalty", ["wu", "length", "none"])
+@pytest.mark.parametrize("longest", [1, 2, 3, 4, 5, 6])
+def test_every_penalty_finds_what_exhaustive_search_finds(longest: int, penalty: Penalty, alpha: float) -> None:
+    for seed in range(2):
+        [found] = beam_search(Table(seed, 2), [longest], config(3 * 2**longest, alpha, penalty=penalty), 5)
+        assert_same(found, exhaustive(Table(seed, 2), 0, longest, alpha, penalty)[:5])
+
+
+def test_the_penalties_are_what_they_are_called() -> None:
+    """Of a hypothesis of 4 tokens, end symbol counted: ((5 + 4) / 6)^2, 4^2 and 1."""
+    assert [config(1, 2.0, penalty=kind).penalty_of(4) for kind in ("wu", "length", "none")] == [2.25, 16, 1]
+
+
+@pytest.mark.parametrize("length", [1, 2, 4])
+@pytest.mark.parametrize("stop", ["exact", "beam_filled"])
+def test_with_a_prefix_the_best_is_the_best_of_those_that_begin_with_it(length: int, stop: Literal["exact", "beam_filled"]) -> None:
+    for seed in range(4):
+        prefixes = [[REAL + (seed + place) % 3 for place in range(length)], [], [REAL]]
+        longest = [4, 4, 3]
+        found = beam_search(Table(seed, 3, range(3)), longest, config(120, stop=stop), 6, prefixes)
+        for sentence, (result, prefix) in enumerate(zip(found, prefixes, strict=True)):
+            assert_same(result, exhaustive(Table(seed, 3, range(3)), sentence, longest[sentence], 0.6, prefix=prefix)[:6])
+
+
+def test_a_prefix_beyond_the_maximum_length_is_all_there_is() -> None:
+    table, prefix = Table(3, 3), [REAL, REAL + 2, REAL + 1]
+    [[found]] = beam_search(table, [2], config(4), 1, [prefix])
+    assert (found.ids, found.finished) == (prefix, False)
+    assert found.log_prob == pytest.approx(table.log_prob(0, prefix))
+
+
+def test_draws_follow_the_models_probabilities() -> None:
+    """Of 4,000 draws each hypothesis makes up its share, to within five standard deviations; what is no word is never drawn."""
+    table, draws = Table(7, 2), 4000
+    [found] = sample(Table(7, 2), [2], config(1), [11], draws)
+
+    def share(ids: Sequence[int]) -> float:
+        chance = 1.0
+        for place, token in enumerate([*ids, EOS] if len(ids) < 2 else ids):  # at the maximum length the end is no draw
+            probabilities = np.exp(table.log_probs(0, tuple(ids[:place])))
+            probabilities[[PAD, UNKNOWN, BOS]] = 0
+            chance *= probabilities[token] / probabilities.sum()
+        return chance
+
+    for ids in [list(ids) for length in range(3) for ids in product((REAL, REAL + 1), repeat=length)]:
+        drawn = [h for h in found if h.ids == ids]
+        assert abs(len(drawn) - draws * share(ids)) < 5 * (draws * share(ids)) ** 0.5
+        for h in drawn[:1]:
+            assert h.log_prob == pytest.approx(table.log_prob(0, ids), rel=1e-5)
+            assert h.score == pytest.approx(h.log_prob / penalty_of(ids, 0.6))
+            assert h.finished == (len(ids) < 2)
+
+
+def test_a_draw_depends_on_its_seed_and_number_alone() -> None:
+    limits, seeds = [9, 2, 9], [5, 6, 5]
+    found = sample(Table(8, 5, sentences=[0, 1, 0]), limits, config(1), seeds, 3)
+    assert found[0] == found[2] != found[1] and len({tuple(h.ids) for h in found[0]}) > 1
+    [alone] = sample(Table(8, 5, sentences=[1]), [2], config(1), [6], 2)
+    assert alone == found[1][:2]
+    [other] = sample(Table(8, 5), [9], config(1), [7], 3)
+    assert other != found[0]
+    [begun] = sample(Table(8, 5), [9], config(1), [7], 3, [[REAL, REAL]])
+    assert all(h.ids[:2] == [REAL, REAL] for h in begun)
+
+
+@pytest.mark.parametrize("width", [5, 64, 700, 1000, 1024])
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_the_largest_of_a_row_are_found_block_by_block(width: int, count: int) -> None:
+    torch.manual_seed(width)
+    x = torch.randn(20, width)
+    x[3] = -torch.inf
+    x[4, :] = 0
+    x[5, -1] = 9  # behind the last whole block
+    values, columns = _top(x, count)
+    assert torch.equal(values, x.topk(count).values) and torch.equal(x.gather(1, columns), values)
+    assert all(len(set(row)) == count for row in columns.tolist())
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])

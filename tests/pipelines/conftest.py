@@ -1,15 +1,19 @@
-"""Copies of the toy pipeline, run and not yet run."""
+"""Copies of the toy pipeline, run and not yet run, and a Prefect server."""
 
 import os
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
 
 import pytest
 
-from tests.pipelines.toy import PARAMS, PIPELINE, WORK, Toy
+from tests.pipelines.toy import PARAMS, PIPELINE, WORK, Toy, wait_until
 
 PROJECT = Path(__file__).parents[2]
 
@@ -72,3 +76,36 @@ def fresh(toy: Toy) -> Toy:
     for name in ("dvc.lock", "prepared", "model-a", "model-b", "scores", "metrics.json", "others"):
         (toy.folder / name).unlink()
     return toy
+
+
+@pytest.fixture(scope="module")
+def server(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The setting that names a Prefect server, which saves each flow the start of its own."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}/api"
+    log = tmp_path_factory.mktemp("server") / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port), "--no-ui"],
+            env=environment | {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def answers() -> bool:
+        assert process.poll() is None, log.read_text()
+        try:
+            return bool(urlopen(f"{url}/health", timeout=5).status == 200)
+        except (URLError, TimeoutError):
+            return False
+
+    try:
+        wait_until(answers, "the server does not start")
+        yield {"PREFECT_API_URL": url}
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

@@ -4,13 +4,8 @@ import json
 import os
 import shutil
 import signal
-import socket
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 import pytest
@@ -18,39 +13,6 @@ import pytest
 from tests.pipelines.toy import Toy, wait_until
 
 FLOW = "pipelines.repro"
-
-
-@pytest.fixture(scope="module")
-def server(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The setting that names a Prefect server, which saves each flow the start of its own."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    url = f"http://127.0.0.1:{port}/api"
-    log = tmp_path_factory.mktemp("server") / "log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port), "--no-ui"],
-            env=environment | {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-
-    def answers() -> bool:
-        assert process.poll() is None, log.read_text()
-        try:
-            return bool(urlopen(f"{url}/health", timeout=5).status == 200)
-        except (URLError, TimeoutError):
-            return False
-
-    try:
-        wait_until(answers, "the server does not start")
-        yield {"PREFECT_API_URL": url}
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
@@ -17,6 +18,7 @@ from nmt.errors import UserError
 from stages.report import length_figure, main, read_training
 
 HEADER = "update\ttokens\tloss\tperplexity\tvalid_loss\tvalid_perplexity\tlearning_rate\tgradient_norm\tskipped\n"
+OTHERS = ("bleu_uncased", "bleu_intl", "bleu_moses", "bleu_moses_split", "bleu_moses_split_quotes", "chrf", "chrf++", "ter")
 SOURCES = ["Turn on <b>{name}</b> & <script>alert(1)</script>", "مرحبا بالعالم", "", "https://example.com/a.png"]
 VOID = {"meta", "br", "wbr", "path", "use"}
 
@@ -60,11 +62,13 @@ def set_scores(bleu: float, unseen: float | None) -> dict[str, Any]:
     return {
         "warnings": [],
         "unfinished": 3,
+        "length_ratio": 0.875,
+        "share_copied": {"reference": 0.25, "hypothesis": 0.375},
         "lines": 4321,
         "unseen_lines": 0 if unseen is None else 777,
         "bleu": score(bleu, confidence=1.25),
         "bleu_unseen": None if unseen is None else score(unseen, confidence=1.75),
-        **{metric: score(bleu + 5 + index) for index, metric in enumerate(("bleu_uncased", "bleu_intl", "chrf", "chrf++", "ter"))},
+        **{metric: score(bleu + 5 + index, confidence=0.5) for index, metric in enumerate(OTHERS)},
         "words": sides,
         "blank_lines": sides,
         "share_equal_to_source": 0.125,
@@ -83,6 +87,7 @@ def sentences(sources: list[str]) -> pa.Table:
             "reference": ["ein & <i>zwei</i>"] * 2 * count,
             "hypothesis": ["ein & <i>drei</i>"] * (2 * count - 1) + [""],
             "unseen": [True] * 2 * count,
+            "finished": [True] * (2 * count - 1) + [False],
             "chrf": [50.0] * 2 * count,
             "bleu": [40.0] * 2 * count,
             "source_words": words * 2,
@@ -92,8 +97,8 @@ def sentences(sources: list[str]) -> pa.Table:
     )
 
 
-def write_inputs(folder: Path) -> None:
-    """What the stages before have written, with numbers that are easily told apart."""
+def write_inputs(folder: Path, model: Path) -> None:
+    """What the stages before have written, with numbers that are easily told apart, and the weights of `model`."""
     text = {"lines": 19034, "sha256": {"en": "e" * 64, "de": "d" * 64}, "parts": [{"name": "a", "lines": 19034}]}
     files: dict[str, Any] = {
         "manifest.json": {"languages": {"src": "en", "tgt": "de"}, "source": {"kind": "wheel"}, "sets": {"train": text}, "counted": {}},
@@ -101,24 +106,23 @@ def write_inputs(folder: Path) -> None:
         "average.json": {"checkpoints": [{"step": 1800, "sha256": "a" * 64}, {"step": 2000, "sha256": "b" * 64}]},
         "scores.json": {"sets": {"valid": set_scores(31, 32), "test": set_scores(21, 19)}, "perplexity": {"average": 5.125, "last": 6.5}},
         "averaged/config.json": {
-            "model": {"layers": 3, "dropout": 0.1},
             "train": {"updates": 2000, "warmup_updates": 400},
             "languages": {"src": "en", "tgt": "de"},
-            "vocab_size": 8000,
             "seed": 2017,
             "parameters": 7578624,
-            "tokenizer_sha256": "c" * 64,
         },
     }
     (folder / "params.yaml").write_text("decode: {beam_size: 4, length_penalty: 0.65}")
-    (folder / "averaged").mkdir()
+    shutil.copytree(model, folder / "averaged")
+    config = folder / "averaged" / "config.json"
+    files["averaged/config.json"] |= json.loads(config.read_text()) | {"parameters": 7578624}
     for name, content in files.items():
         (folder / name).write_text(json.dumps(content))
     (folder / "training.tsv").write_text(HEADER + "1000\t5e6\t4.5\t60\t\t\t1e-3\t1\t0\n2000\t1e7\t3.25\t9\t2.5\t12.1825\t7e-4\t1\t0\n")
     pq.write_table(sentences(SOURCES), folder / "sentences.parquet")
 
 
-def report(folder: Path) -> Page:
+def report(folder: Path, corpus: str = "demo", variant: str = "tiny") -> Page:
     names = (
         "manifest.json",
         "cleaning.json",
@@ -130,22 +134,22 @@ def report(folder: Path) -> Page:
         "report.html",
     )
     with contextlib.chdir(folder):
-        main("demo", "tiny", *(folder / name for name in names))
+        main(corpus, variant, *(folder / name for name in names))
     return Page((folder / "report.html").read_text("utf-8"))
 
 
 @pytest.fixture
-def inputs(tmp_path: Path) -> Path:
+def inputs(tmp_path: Path, model_folder: Path) -> Path:
     """A folder of inputs to be changed."""
-    write_inputs(tmp_path)
+    write_inputs(tmp_path, model_folder)
     return tmp_path
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
+def page(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> Page:
     """The page of the inputs as they are."""
     folder = tmp_path_factory.mktemp("report")
-    write_inputs(folder)
+    write_inputs(folder, model_folder)
     return report(folder)
 
 
@@ -158,7 +162,7 @@ def test_nothing_is_fetched(page: Page) -> None:
     assert not {"script", "link", "img", "iframe", "object", "embed", "base", "form"} & {tag for tag, _ in page.tags}
     for _, attributes in page.tags:
         assert "src" not in attributes and not any(name.startswith("on") for name in attributes)
-        assert (attributes.get("href") or "#").startswith("#")
+        assert (attributes.get("href") or "#").startswith(("#", "data:image/png;base64,"))
         assert "url(" not in (attributes.get("style") or "").replace("url(#", "")
     style = "".join(data for tag, data in page.texts if tag == "style")
     assert style and "url(" not in style and "@import" not in style
@@ -196,13 +200,13 @@ def test_headings_go_down_by_one_and_ids_are_unique_and_found(page: Page) -> Non
     assert set(ids.values()) == {1}
     for _, attributes in page.tags:
         for name in ("href", "aria-labelledby"):
-            if name in attributes:
+            if name in attributes and not str(attributes[name]).startswith("data:"):
                 assert str(attributes[name]).removeprefix("#") in ids
 
 
 def test_every_figure_has_a_caption_and_scrolled_tables_can_be_reached(page: Page) -> None:
     names = [tag for tag, _ in page.tags]
-    assert names.count("figure") == names.count("figcaption") == names.count("svg") == 4
+    assert names.count("figure") == names.count("figcaption") == names.count("svg") == 10
     scrolled = [attributes for _, attributes in page.tags if attributes.get("class") == "scroll"]
     assert scrolled and all(attributes["tabindex"] == "0" and attributes["aria-label"] for attributes in scrolled)
 
@@ -218,9 +222,30 @@ def test_the_page_tells_what_its_inputs_tell(page: Page) -> None:
         "5.125",
         "length_penalty 0.65",
     )
-    for words in (*told, "update 1,800 , 2,000", "e" * 64, "c" * 64, "a" * 64, "ratio 2,034", "layers 3", "12.5 %", "seed 2017"):
+    for words in (*told, "update 1,800 , 2,000", "e" * 64, "a" * 64, "ratio 2,034", "layers 1", "12.5 %", "37.5 %", "seed 2017"):
         assert words.replace(" ,", ",") in text.replace("\u00a0", " ").replace(" ,", ","), words
     assert "nrefs:1| tok:13a| at:21" in text
+
+
+def test_the_papers_row_stands_beside_ours_where_it_has_one(inputs: Path, page: Page) -> None:
+    assert "Beside the paper" not in page.text()
+    change_sets(inputs, valid=set_scores(31, 32), newstest2014=set_scores(21, 19))
+    table = pq.read_table(inputs / "sentences.parquet").to_pylist()
+    renamed = [row | {"set": "newstest2014" if row["set"] == "test" else row["set"]} for row in table]
+    pq.write_table(pa.Table.from_pylist(renamed), inputs / "sentences.parquet")
+    text = report(inputs, "wmt14-en-de", "base").text()
+    assert "ours, … quotes made plain 30.00 40.00" in text  # newstest2014 and valid, as set_scores counts them
+    assert "the paper's 27.3 25.8" in text
+
+
+def test_attention_is_shown_for_lines_of_some_pieces(inputs: Path) -> None:
+    change = pq.read_table(inputs / "sentences.parquet").to_pylist()
+    shown = [row | {"source": f"der Baum {row['line']}", "hypothesis": "the tree"} for row in change]
+    pq.write_table(pa.Table.from_pylist(shown), inputs / "sentences.parquet")
+    page = report(inputs)
+    weights = [attributes["style"] for _, attributes in page.tags if "--weight" in (attributes.get("style") or "")]
+    assert weights and all(0 <= int(re.findall(r"\d+", str(weight))[0]) <= 100 for weight in weights)
+    assert page.text().count("Attention of line") == 0 and "</s>" in page.text()
 
 
 def test_without_unseen_lines_the_page_says_so(inputs: Path) -> None:

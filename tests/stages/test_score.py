@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from stages.score import METRICS_LIMIT, main
 SOURCES = ["Turn  on the lamp <b>now</b>", "", "One\u2028line only", "It is said that he said so", "Seen in training"]
 REFERENCES = ["Schalte die Lampe <b>jetzt</b> an", "", "Nur eine\u0085Zeile", "Man sagt dass er es sagte", "Gesehen im Training"]
 HYPOTHESES = ["Schalte die Lampe <b>jetzt</b> ein", "", "Nur eine Zeile", "Man sagt dass er das sagte", "Gesehen im Training"]
-OUTPUTS = ("metrics.json", "scores.json", "sentences.parquet")
+OUTPUTS = ("metrics.json", "scores.json", "sentences.parquet", "lengths.tsv")
 
 
 @pytest.fixture
@@ -26,6 +27,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         Path(name).mkdir()
     add_sets("test")
     write("clean/train.en", ["Something else", "Seen in training", "Turn on the lamp <b>now</b>"])
+    write("clean/train.de", ["Etwas anderes", "Gesehen im Training", "Schalte die Lampe an"])
     valid = {"average": {"loss": 1.6, "perplexity": 4.95303, "tokens": 99}, "last": {"loss": 1.7, "perplexity": 5.47395, "tokens": 99}}
     Path("average.json").write_text(json.dumps({"checkpoints": [], "valid": valid}))
     return tmp_path
@@ -118,7 +120,9 @@ def test_sentences_keep_every_line_and_name_their_scores(project: Path) -> None:
     assert [row["hypothesis"] for row in rows] == HYPOTHESES
     assert [row["unseen"] for row in rows] == [False, True, True, True, False]
     assert [row["source_words"] for row in rows] == [5, 0, 3, 7, 3]
-    assert rows[4]["chrf"] == 100
+    assert [row["finished"] for row in rows] == [False, True, True, True, True]
+    assert (rows[4]["chrf"], rows[4]["ter"], rows[0]["ter"]) == (100, 0, 20)  # one of five words
+    assert b"|tok:tercom|" in table.schema.metadata[b"ter"]
     assert b"|tok:13a|" in table.schema.metadata[b"bleu"] and b"|nc:6|" in table.schema.metadata[b"chrf"]
 
 
@@ -171,10 +175,45 @@ def test_a_list_of_hypotheses_that_is_none_is_named_by_line(project: Path) -> No
         score()
 
 
+def test_references_of_another_line_or_language_are_refused_by_name(project: Path) -> None:
+    rng = random.Random(1)
+    words = {"en": "the house is old which there would their should between garden weather little water".split()}
+    words["de"] = "das Haus ist alt welche dort würde ihr sollte zwischen Garten Wetter klein Wasser".split()
+    text = {code: [" ".join(rng.choices(words[code], k=8)) for _ in range(300)] for code in words}
+    for code in words:
+        write(f"clean/train.{code}", text[code])
+        write(f"raw/test.{code}", text[code][:100])
+    translate("test", text["de"][:100])
+    score()
+    assert read("scores.json")["sets"]["test"]["warnings"] == []
+    write("raw/test.de", text["de"][1:101])
+    with pytest.raises(UserError, match="set test: hypotheses and references are shifted"):
+        score()
+    write("raw/test.de", text["en"][:100])
+    with pytest.raises(UserError, match="set test: 100% of the longer references"):
+        score()
+
+
+def test_lengths_count_the_lines_of_each_number_of_words(project: Path) -> None:
+    score()
+    rows = [line.split("\t") for line in Path("lengths.tsv").read_text().splitlines()]
+    assert rows[0] == ["set", "words", "source", "reference", "hypothesis"]
+    assert [row[1:] for row in rows if row[0] == "test"] == [
+        ["0", "1", "1", "1"],
+        ["1", "0", "0", "0"],
+        ["2", "0", "0", "0"],
+        ["3", "2", "2", "2"],
+        ["4", "0", "0", "0"],
+        ["5", "1", "1", "1"],
+        ["6", "0", "1", "1"],
+        ["7", "1", "0", "0"],
+    ]
+
+
 def test_the_table_shows_each_set_and_each_signature(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     score()
     shown = capsys.readouterr().out
     found = read("scores.json")["sets"]["test"]
     assert f"{found['bleu']['score']:.2f} ± {found['bleu']['confidence']:.2f}" in shown
-    for metric in ("bleu", "bleu_intl", "chrf++", "ter"):
+    for metric in ("bleu", "bleu_intl", "bleu_moses_split", "chrf++", "ter"):
         assert f" {found[metric]['signature']}\n" in shown

@@ -1,0 +1,53 @@
+"""Where a trained model looks: the weights of every head, for one pair of sentences. S source tokens, T target tokens, H heads."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nmt.model import DecoderLayer, EncoderLayer, Transformer, attention, causal_mask
+
+
+@dataclass(frozen=True)
+class AttentionMaps:
+    """Weights by layer; the row of the token that looks sums to 1."""
+
+    encoder: list[Tensor]  # each [H, S, S]
+    decoder: list[Tensor]  # each [H, T, T], 0 behind the diagonal
+    cross: list[Tensor]  # each [H, T, S]
+
+
+@torch.inference_mode()
+def attention_maps(model: Transformer, src: Tensor, tgt: Tensor) -> AttentionMaps:
+    """The weights of `model`, without dropout, for src [1, S] and tgt [1, T], which begins with the begin symbol; both without padding.
+
+    Walks the layers as the model does, and asks `attention` itself: with the identity for values its output is its weights.
+    """
+    assert not model.training
+    found = AttentionMaps([], [], [])
+    x = model.embed(src, 0, "src")
+    for layer in model.encoder:
+        assert isinstance(layer, EncoderLayer)
+        queries, keys, _ = layer.self_attention.project(x)
+        found.encoder.append(_weights(queries, keys, None))
+        x = layer(x, None)
+    memory, x = x, model.embed(tgt, 0, "tgt")
+    causal = causal_mask(x)
+    for layer in model.decoder:
+        assert isinstance(layer, DecoderLayer)
+        queries, keys, _ = layer.self_attention.project(x)
+        found.decoder.append(_weights(queries, keys, causal))
+        middle = layer.self_norm(x + layer.self_attention(x, causal))
+        cross = layer.cross_attention
+        seen = cross.keys_values(memory)
+        [queries] = cross.split(cross.query(middle), cross.d_k)
+        found.cross.append(_weights(queries, seen[0], None))
+        x = layer(x, causal, seen, None)
+    return found
+
+
+def _weights(queries: Tensor, keys: Tensor, mask: Tensor | None) -> Tensor:
+    """[H, T, S] for queries [1, H, T, K] and keys [1, H, S, K]."""
+    count = keys.size(2)
+    identity = torch.eye(count, dtype=keys.dtype, device=keys.device).expand(1, keys.size(1), count, count)
+    return attention(queries, keys, identity, mask)[0].float().cpu()

@@ -1,0 +1,118 @@
+"""The matrix products of decoding: weights laid out once, in the precision of the section `decode`.
+
+What decoding may not do is let a sentence's neighbours change its bits. A product's row depends on that row alone when one kernel
+computes it, whatever the number of rows. On processors:
+
+- oneDNN computes a row of a product with packed weights in one order from 2 rows on, with any number of threads; a single row in another.
+- Its batched products do so while they have more than SMALL multiplications; below, PyTorch hands them to another library.
+- int8: weights have one scale a column, as PyTorch's own quantised layers do, but activations have one scale a row. A scale
+  for all rows, as in PyTorch's dynamic layers, would let a row change with its neighbours. Sums of integers are exact.
+
+So batches are filled up to LEAST_ROWS rows, and to `Decoding.enough` sentences. On GPUs the products are PyTorch's.
+"""
+
+import copy
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from nmt.errors import UserError
+from nmt.model import Transformer
+
+SMALL = 16**3  # multiplications
+LEAST_ROWS = 16
+SOURCE_STEP = 8  # sources are padded to multiples of so many tokens, and to as many at least
+LEVELS = 127  # of an int8 number, to each side of 0
+Precision = Literal["float32", "bfloat16", "int8"]
+
+
+class Decoding(nn.Module):
+    """A model ready to translate on `device`: a copy with laid-out weights, which shares with `model` what needs no other layout."""
+
+    def __init__(self, model: Transformer, precision: Precision, device: torch.device) -> None:
+        """Raises UserError for int8 on a GPU."""
+        super().__init__()
+        if precision == "int8" and device.type != "cpu":
+            raise UserError("decode.precision int8 is for processors: take bfloat16 on a GPU")
+        kind = torch.bfloat16 if precision == "bfloat16" else torch.float32
+        shared = {id(weight): nn.Parameter(weight.detach(), requires_grad=False) for weight in model.parameters()}
+        self.model = copy.deepcopy(model, shared).eval()
+        self.project: nn.Module = Plain(model.embedding.weight.to(device, kind))
+        if device.type == "cpu":
+            layout = Int8 if precision == "int8" else Packed
+            self.project = layout(model.embedding.weight, None, kind)
+            for module in list(self.model.modules()):
+                for name, child in module.named_children():
+                    if isinstance(child, nn.Linear):
+                        setattr(module, name, layout(child.weight, child.bias, kind))
+        self.model.to(device, kind)
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self.model.embedding.weight.device
+
+    def encode(self, src: Tensor, mask: Tensor | None) -> Tensor:
+        """As `Transformer.encode`."""
+        x = self.embed(src, 0, "src")
+        for layer in self.model.encoder:
+            x = layer(x, mask)
+        return x
+
+    def embed(self, tokens: Tensor, position: int, side: Literal["src", "tgt"]) -> Tensor:
+        """As `Transformer.embed`, whose one operation for product and sum rounds the last few columns of a tensor in another way."""
+        positions = self.model._positions(position + tokens.size(1), side)[position:, None]  # [T, 1, D]
+        scaled = self.model.embedding(tokens.t()).float().mul_(math.sqrt(self.model.config.d_model))
+        return scaled.add_(positions).to(positions.dtype)  # type: ignore[no-any-return]
+
+    def enough(self, places: int) -> int:
+        """How many sentences at least a batched product takes whose result has so many `places` a sentence and head, to be no small one."""
+        config = self.model.config
+        return SMALL // (config.heads * min(config.d_k, config.d_v) * places) + 1
+
+
+class Plain(nn.Module):
+    """x W^T as PyTorch computes it."""
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight, requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.weight)
+
+
+class Packed(nn.Module):
+    """x W^T + b with W [out, in] in oneDNN's own layout, so that no call has to rearrange it."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, kind: torch.dtype) -> None:
+        super().__init__()
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach().to("cpu", kind), None)
+        self.bias = None if bias is None else bias.detach().to("cpu", kind)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")  # type: ignore[no-any-return]
+
+
+class Int8(nn.Module):
+    """x W^T + b with W [out, in] rounded to int8 with a scale for each row of W, and x to as many levels with a scale for each row of x."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, kind: torch.dtype) -> None:
+        super().__init__()
+        weight = weight.detach().to("cpu", torch.float32)
+        self.scale = weight.abs().amax(1).clamp_min_(1e-30) / LEVELS  # [out]
+        self.zero = torch.zeros(len(weight), dtype=torch.long)
+        levels = (weight / self.scale[:, None]).round_().to(torch.int8)
+        self.weight = torch.ops.onednn.qlinear_prepack(levels, None)
+        self.bias = None if bias is None else bias.detach().to("cpu", torch.float32)
+        self.middle = torch.tensor(LEVELS + 1.5)  # the level of 0, and a half for `to` to cut off
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale = x.abs().amax(-1, keepdim=True).clamp_min_(1e-30).div_(LEVELS)
+        levels = torch.addcmul(self.middle, x, 1 / scale).to(torch.uint8)  # oneDNN multiplies unsigned by signed numbers fastest
+        products: Tensor = torch.ops.onednn.qlinear_pointwise(
+            levels, 1.0, LEVELS + 1, self.weight, self.scale, self.zero, None, 1.0, 0, torch.float32, "none", [], ""
+        )
+        return products.mul_(scale) if self.bias is None else torch.addcmul(self.bias, products, scale)

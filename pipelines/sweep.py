@@ -1,0 +1,313 @@
+"""`python -m pipelines.sweep table3`: every row of a table of variants as an experiment of its own, then one table of all.
+
+    python -m pipelines.sweep table3 --corpus demo                            the rows scaled for a laptop, below an hour on 2 cores
+    python -m pipelines.sweep table3 --over base --corpus wmt14-en-de --rows base,A1,C1 --seeds 1,2,3
+
+The rows stand in pipelines/<name>.yaml as changes of a variant. Each runs in a git worktree of the present commit that shares the cache
+(so the data stages run once), and is kept as a DVC experiment: `dvc exp show --only-changed`. A row that fails is named at the end and
+keeps no other from running. The same command goes on where it was stopped or killed, and runs no finished row again: one is finished when
+its experiment stands on the present commit with the same parameters; on another commit DVC decides by its cache.
+
+The table is printed, kept in runs/<corpus>/<name>-<variant>.md and .csv, and is an artifact of the flow.
+Exit codes: as of `pipelines.repro`.
+"""
+
+import argparse
+import io
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from ruamel.yaml import YAML
+
+from pipelines import dvc, workspaces
+from pipelines.repro import (  # sets Prefect up, so before it
+    GRACE,
+    LAST_LINES,
+    CheckFailed,
+    check,
+    start_server,
+    stopped_with_the_flow,
+)
+
+from prefect import State, flow, get_run_logger, task  # isort: skip
+from prefect.artifacts import create_markdown_artifact  # isort: skip
+from prefect.cache_policies import NO_CACHE  # isort: skip
+from prefect.states import Cancelled, Completed, Failed  # isort: skip
+from prefect.task_runners import ThreadPoolTaskRunner  # isort: skip
+
+TABLES = Path("pipelines")
+WORKSPACES = Path(".scratch/sweep")
+LOGS = Path(".scratch/logs")
+PARAMS = "params.yaml"
+MADE_OF = ("nmt", "stages", "dvc.yaml", PARAMS)  # must be committed
+VALID = "valid"
+
+
+class SweepError(Exception):
+    """The request or the table is wrong. The message is one sentence."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What was asked for."""
+
+    name: str  # of the table
+    over: str  # the variant that its rows change
+    corpus: str
+
+    @property
+    def metrics(self) -> str:
+        """Where a row's experiment keeps its scores."""
+        return f"runs/{self.corpus}/{self.over}/metrics.json"
+
+    @property
+    def result(self) -> Path:
+        """Where the table goes, without its suffix."""
+        return Path("runs") / self.corpus / f"{self.name}-{self.over}"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One row with one seed."""
+
+    row: str
+    seed: int
+    experiment: str  # its name, and its workspace's
+    changed: str  # the row's own changes, for people
+    params: dict[str, Any]  # the whole of its params.yaml
+
+
+def runs_of(sweep: Sweep, params: Any, rows: Sequence[str], seeds: Sequence[int]) -> list[Run]:
+    """The runs of `rows` (none: all), in the table's order, each with every seed (none: that of params.yaml). Raises SweepError."""
+    table = read_table(sweep.name)
+    if sweep.corpus not in params["corpora"]:
+        raise SweepError(f"{PARAMS} has no corpus {sweep.corpus}: known are {', '.join(params['corpora'])}")
+    if sweep.over not in table["variants"]:
+        raise SweepError(f"{sweep.name} has no rows over {sweep.over}: known are {', '.join(table['variants'])}")
+    changes = table["variants"][sweep.over]
+    if unknown := [row for row in rows if row not in changes["rows"]]:
+        raise SweepError(f"{sweep.name} has no row {', '.join(unknown)}: known are {', '.join(changes['rows'])}")
+    found = []
+    for row, own in changes["rows"].items():
+        for seed in seeds or [params["seed"]] if not rows or row in rows else []:
+            values = deepcopy(params)
+            for name, value in {**changes["common"], **own}.items():
+                part, _, key = name.partition(".")
+                section = values["variants"][sweep.over]
+                if key not in section.get(part, {}):
+                    raise SweepError(f"{sweep.name}, row {row}: variants.{sweep.over} has no {name}")
+                section[part][key] = value
+            values["seed"] = seed
+            values["reproduce"].update({"corpora": [sweep.corpus], "variants": [sweep.over], "curves": []})
+            changed = ", ".join(f"{name.partition('.')[2]} {value}" for name, value in own.items())
+            found.append(Run(row, seed, f"{sweep.name}-{sweep.over}-{sweep.corpus}-{row}-{seed}", changed, values))
+    return found
+
+
+def read_table(name: str) -> Any:
+    """The content of pipelines/<name>.yaml: what the paper found and what each row changes."""
+    return YAML(typ="safe", pure=True).load((TABLES / f"{name}.yaml").read_text(encoding="utf-8"))
+
+
+def scores_of(sweep: Sweep, run: Run, commit: str) -> dict[str, Any] | None:
+    """The metrics of a finished run, None of any other."""
+    revision = dvc.experiment(commit, run.experiment)
+    params, metrics = workspaces.committed(revision, PARAMS), workspaces.committed(revision, sweep.metrics)
+    if params is None or metrics is None or YAML(typ="safe", pure=True).load(params) != run.params:
+        return None
+    return dict(json.loads(metrics))
+
+
+def parameters_of(sweep: Sweep) -> dict[str, int]:
+    """How many parameters the model of each row has. Raises SweepError with the complaint of `stages.forecast`."""
+    command = [sys.executable, "-m", "stages.forecast", sweep.over, sweep.corpus, "--table", str(TABLES / f"{sweep.name}.yaml"), "--csv"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SweepError(done.stderr.strip().removeprefix("error: "))
+    return dict(pd.read_csv(io.StringIO(done.stdout), keep_default_na=False).itertuples(index=False))
+
+
+def table_of(
+    runs: Sequence[Run], scores: Sequence[dict[str, Any] | None], parameters: dict[str, int], paper: dict[str, Any]
+) -> pd.DataFrame:
+    """One line a row: mean and sample standard deviation, over the seeds, of what the finished runs scored; the paper's numbers beside."""
+    columns = ("perplexity", "bleu valid", "bleu test")
+    lines = []
+    for run, found in zip(runs, scores, strict=True):
+        line: dict[str, Any] = {"row": run.row, "changed": run.changed, "parameters": parameters[run.row], "seeds": int(found is not None)}
+        if found:
+            test = next(values for name, values in found.items() if name != VALID)
+            line |= dict(zip(columns, (found[VALID]["perplexity"], found[VALID]["bleu"], test["bleu"]), strict=True))
+        lines.append(line)
+    every = pd.DataFrame(lines).reindex(columns=["row", "changed", "parameters", "seeds", *columns])
+    grouped = every.groupby("row", sort=False)
+    table = grouped[["changed", "parameters"]].first()
+    table["seeds"] = grouped["seeds"].sum()
+    for column in columns:
+        table[column] = grouped[column].mean()
+        table[f"{column} ±"] = grouped[column].std()
+    for name in ("perplexity", "bleu", "parameters"):
+        table[f"paper: {name}"] = [paper[row][name] for row in table.index]
+    return table.rename(columns={"paper: parameters": "paper: parameters, M"}).reset_index()
+
+
+def markdown(table: pd.DataFrame, sweep: Sweep) -> str:
+    """The table for people: a mean and its deviation in one cell, an empty cell where there is nothing."""
+    shown = pd.DataFrame({"row": table["row"], "changed": table["changed"], "parameters": table["parameters"].map("{:,}".format)})
+    for column, digits in (("perplexity", 3), ("bleu valid", 2), ("bleu test", 2)):
+        spread = table[f"{column} ±"].map(lambda value, digits=digits: "" if pd.isna(value) else f" ± {value:.{digits}f}")
+        shown[column] = table[column].map(lambda value, digits=digits: "" if pd.isna(value) else f"{value:.{digits}f}") + spread
+    shown["seeds"] = table["seeds"]
+    for column, form in (("paper: perplexity", "{:.2f}"), ("paper: bleu", "{:.1f}"), ("paper: parameters, M", "{:.0f}")):
+        shown[column] = table[column].map(lambda value, form=form: "" if pd.isna(value) else form.format(value))
+    right = {"row", "changed"}
+    text = shown.to_markdown(index=False, disable_numparse=True, colalign=["left" if name in right else "right" for name in shown])
+    return f"{sweep.name} over {sweep.over}, {sweep.corpus}: ours, and the paper's on English-German newstest2013\n\n{text}\n"
+
+
+def write_params(run: Run, file: Path) -> None:
+    """Write the run's values into `file`, which has its comments."""
+    yaml = YAML()
+    yaml.width = 1000
+    yaml.preserve_quotes = True
+    content = yaml.load(file)
+
+    def put(target: Any, values: dict[str, Any]) -> None:
+        for key, value in values.items():
+            if isinstance(value, dict) and isinstance(target.get(key), dict):
+                put(target[key], value)
+            elif target[key] != value:
+                target[key] = value
+
+    put(content, run.params)
+    yaml.dump(content, file)
+
+
+def own_files(run: Run, corpus: str) -> list[str]:
+    """The user's own files that a corpus is read from."""
+    source = run.params["corpora"][corpus]["source"]
+    parts = [part for parts in source["sets"].values() for part in parts] if source["kind"] == "files" else []
+    return [path for part in parts for path in part.values()]
+
+
+@task(task_run_name="{run.row}, seed {run.seed}", cache_policy=NO_CACHE, persist_result=False)
+def run_row(sweep: Sweep, run: Run, commit: str, cache: Path, children: dvc.Children) -> State[None]:
+    """Have one run finished: nothing where its experiment is there, else `dvc repro` in a workspace, kept as an experiment."""
+    logger = get_run_logger()
+    folder, log = WORKSPACES / run.experiment, LOGS / f"{run.experiment}.log"
+    with workspaces.lock(folder.with_name(f"{run.experiment}.lock"), lambda: children.stopped, logger.info) as held:
+        if held is None:
+            return Cancelled(message=f"{run.experiment} was not started: the flow is being stopped")
+        if scores_of(sweep, run, commit):
+            return Completed(message=f"{run.experiment} is there already")
+        try:
+            workspaces.make(folder, commit, cache, Path(run.params["hardware"]["scratch"]))
+            workspaces.link(own_files(run, sweep.corpus), folder)
+            write_params(run, folder / PARAMS)
+            check(folder)
+        except (CheckFailed, dvc.DvcError, workspaces.GitError) as error:
+            return Failed(message=f"{run.experiment}: {error}")
+        child = children.start_in(folder, log, held=[held.fileno()])
+        if child is None:
+            return Cancelled(message=f"{run.experiment} was not started: the flow is being stopped")
+        for line in filter(str.strip, dvc.follow(child, log)):
+            logger.info("%s", line)
+        if children.stopped:
+            return Cancelled(message=f"{run.experiment} was stopped, its output is in {log}")
+        if child.returncode != 0:
+            return Failed(message=f"{run.experiment} failed, its output is in {log}")
+        try:
+            dvc.save_experiment(folder, run.experiment, ["dvc.lock", sweep.metrics])
+        except dvc.DvcError as error:
+            return Failed(message=f"{run.experiment}: {error}")
+        workspaces.remove(folder)
+        return Completed(message=f"{run.experiment} is finished")
+
+
+@flow(
+    name="sweep",
+    flow_run_name="{sweep.name}-{sweep.over}-{sweep.corpus}",
+    task_runner=ThreadPoolTaskRunner(max_workers=1),  # type: ignore[arg-type]  # a training takes the whole machine
+    persist_result=False,
+    validate_parameters=False,
+)
+def sweep_rows(sweep: Sweep, runs: list[Run]) -> State[None]:
+    """Run what is not finished, whatever fails, and leave the table. Fails, naming the runs, where some are not finished."""
+    logger = get_run_logger()
+    try:
+        commit, cache, parameters = workspaces.head(), dvc.cache_folder(), parameters_of(sweep)
+    except (SweepError, dvc.DvcError, workspaces.GitError) as error:
+        return Failed(message=str(error))
+    with stopped_with_the_flow() as children:
+        futures = [run_row.submit(sweep, run, commit, cache, children, return_state=False) for run in runs]
+        for future in futures:
+            future.wait()
+    for run, future in zip(runs, futures, strict=True):
+        if not future.state.is_completed():
+            log = LOGS / f"{run.experiment}.log"
+            last = dvc.last_lines(log, LAST_LINES) if str(log) in str(future.state.message) else []
+            logger.error("\n    ".join([str(future.state.message), *last]))
+    scores = [scores_of(sweep, run, commit) for run in runs]
+    table = table_of(runs, scores, parameters, read_table(sweep.name)["paper"])
+    text = markdown(table, sweep)
+    sweep.result.parent.mkdir(parents=True, exist_ok=True)
+    _write(sweep.result.with_suffix(".csv"), table.to_csv(index=False))
+    _write(sweep.result.with_suffix(".md"), text)
+    create_markdown_artifact(text, key=f"{sweep.name}-{sweep.over}-{sweep.corpus}".lower().replace("_", "-"))
+    print(text)
+    missing = [f"{run.row} (seed {run.seed})" for run, found in zip(runs, scores, strict=True) if found is None]
+    if missing:
+        return Failed(message=f"not finished: {', '.join(missing)}; the same command tries them again")
+    return Completed(message=f"{len(runs)} runs are finished, the table is {sweep.result.with_suffix('.md')}")
+
+
+def _write(path: Path, text: str) -> None:
+    building = path.with_name(f"{path.name}.part")
+    building.write_text(text, encoding="utf-8")
+    building.replace(path)
+
+
+def main() -> int:
+    """The command. Returns its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m pipelines.sweep", description="Run the rows of a table of variants as experiments.")
+    parser.add_argument("name", choices=sorted(path.stem for path in TABLES.glob("*.yaml")), help="the table: pipelines/<name>.yaml")
+    parser.add_argument("--over", default="tiny", help="the variant whose rows are wanted (default: tiny)")
+    parser.add_argument("--corpus", default="demo", help="default: demo")
+    parser.add_argument("--rows", default="", help="some rows, such as A1,B1; all without it")
+    parser.add_argument("--seeds", default="", help="one run of each row for each seed, such as 1,2,3; that of params.yaml without it")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
+    try:
+        seeds = list(dict.fromkeys(int(part) for part in options.seeds.split(",") if part))
+    except ValueError:
+        parser.error(f"--seeds is {options.seeds}: it takes whole numbers, such as 1,2,3")
+    sweep = Sweep(options.name, options.over, options.corpus)
+    try:
+        check()
+        workspaces.refuse_uncommitted(MADE_OF)
+        params = YAML(typ="safe", pure=True).load(Path(PARAMS).read_text(encoding="utf-8"))
+        runs = runs_of(sweep, params, [part for part in options.rows.split(",") if part], seeds)
+        start_server()
+        state = sweep_rows(sweep, runs, return_state=True)
+    except CheckFailed as error:
+        print(error, file=sys.stderr)
+        return error.code
+    except (SweepError, dvc.DvcError, workspaces.GitError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"stopped: a training had {GRACE:.0f} seconds to save its work; the next call goes on from here", file=sys.stderr)
+        return 130
+    return 0 if state.is_completed() else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""nmt.products: each kind of product against the plain one, and a row alone against the same row among others."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from nmt.errors import UserError
+from nmt.model import ModelConfig, Transformer, attention
+from nmt.products import LEAST_ROWS, SMALL, Decoding, Int8, Packed
+
+SHAPES = [(320, 960), (1280, 320), (320, 4000), (512, 2048), (2048, 512), (1200, 48)]  # columns in and out
+
+
+@pytest.fixture(autouse=True)
+def _without_gradients() -> object:
+    with torch.inference_mode():
+        yield
+
+
+def layer(kind: str, wide: int, out: int) -> Packed | Int8:
+    torch.manual_seed(1)
+    weight, bias = torch.randn(out, wide) / wide**0.5, torch.randn(out)
+    return Int8(weight, bias, torch.float32) if kind == "int8" else Packed(weight, bias, getattr(torch, kind))
+
+
+def rows(kind: str, count: int, wide: int) -> Tensor:
+    torch.manual_seed(2)
+    x = torch.randn(count, wide) * torch.rand(count, 1) * 5
+    return x.bfloat16() if kind == "bfloat16" else x
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize(("wide", "out"), SHAPES)
+def test_a_row_has_the_same_bits_among_however_many(kind: str, wide: int, out: int) -> None:
+    product, x = layer(kind, wide, out), rows(kind, 260, wide)
+    whole = product(x)
+    for count in (2, 4, 8, LEAST_ROWS, 18, 36, 100, 224):
+        assert torch.equal(product(x[-count:].contiguous()), whole[-count:])
+
+
+@pytest.mark.parametrize(("kind", "tolerance"), [("float32", 1e-5), ("bfloat16", 2e-2), ("int8", 0.1)])
+def test_a_product_is_the_plain_one_to_its_precision(kind: str, tolerance: float) -> None:
+    torch.manual_seed(1)
+    weight, bias = torch.randn(64, 48) / 48**0.5, torch.randn(64)
+    x = rows(kind, 32, 48).float()
+    found = layer(kind, 48, 64)(rows(kind, 32, 48)).float()
+    scale = x.norm(dim=1, keepdim=True) / 48**0.5
+    assert ((found - (x @ weight.T + bias)) / (scale + bias.abs())).abs().max() < tolerance
+
+
+def test_int8_is_exact_where_the_numbers_are_whole() -> None:
+    weight = torch.tensor([[127.0, -3.0, 0.0], [1.0, 127.0, 2.0]])
+    x = torch.tensor([[127.0, 1.0, -5.0], [0.0, -127.0, 9.0]]) * torch.tensor([[1.0], [0.25]])
+    assert torch.equal(Int8(weight, None, torch.float32)(x), x @ weight.T)
+
+
+def test_an_int8_row_of_zeros_gives_the_bias() -> None:
+    bias = torch.tensor([1.0, -2.0])
+    found = Int8(torch.ones(2, 3), bias, torch.float32)(torch.zeros(2, 3))
+    assert torch.equal(found, bias.expand(2, 2))
+
+
+@pytest.mark.parametrize(("heads", "d_k"), [(2, 4), (4, 16), (5, 64), (8, 64)])
+@pytest.mark.parametrize("beams", [1, 3, 4])
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_attention_has_the_same_bits_for_as_few_sentences_as_are_enough(heads: int, d_k: int, beams: int, kind: torch.dtype) -> None:
+    shape = ModelConfig(layers=1, d_model=8, d_ff=8, heads=heads, d_k=d_k, d_v=d_k, dropout=0, positions="sinusoidal")
+    decoding = Decoding(Transformer(shape, 9), "float32", torch.device("cpu"))
+    for keys_of in (beams, 8, 24):  # of the first own tokens, of a short source, of a longer one
+        few = decoding.enough(beams * keys_of)
+        assert few * heads * d_k * beams * keys_of > SMALL
+        torch.manual_seed(4)
+        queries = torch.randn(3 * few, heads, beams, d_k).to(kind)
+        keys, values = (torch.randn(3 * few, heads, keys_of, d_k).to(kind) for _ in range(2))
+        whole = attention(queries, keys, values, None)
+        assert torch.equal(attention(queries[-few:], keys[-few:], values[-few:], None), whole[-few:])
+
+
+def test_preparing_leaves_the_model_as_it_was() -> None:
+    torch.manual_seed(5)
+    model = Transformer(ModelConfig(layers=1, d_model=8, d_ff=8, heads=2, d_k=4, d_v=4, dropout=0.1, positions="learned"), 9)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    for precision in ("float32", "bfloat16", "int8"):
+        Decoding(model, precision, torch.device("cpu"))
+    after = model.state_dict()
+    assert model.training and before.keys() == after.keys()
+    assert all(after[name].dtype == torch.float32 and torch.equal(after[name], tensor) for name, tensor in before.items())
+
+
+def test_int8_on_a_gpu_is_refused() -> None:
+    model = Transformer(ModelConfig(layers=1, d_model=8, d_ff=8, heads=2, d_k=4, d_v=4, dropout=0.1, positions="sinusoidal"), 9)
+    with pytest.raises(UserError, match="int8 is for processors"):
+        Decoding(model, "int8", torch.device("cuda"))

@@ -1,0 +1,20 @@
+"""The table shows every set and score, with signatures below, whatever is unknown."""
+
+import pytest
+
+from nmt.evaluation import Texts, evaluate
+from nmt.score_table import COLUMNS, LOOKS, show
+
+
+def test_every_score_look_and_signature_is_shown_for_every_set(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = ["a b c d e", "f g h i j"]
+    sets, _ = evaluate({name: Texts(lines, lines, ["a b c d e", "f g h x j"], [False, False]) for name in ("valid", "news")}, "de")
+    sets["news"]["unfinished"] = 1234
+    show(sets)
+    shown = capsys.readouterr().out
+    assert "valid, 2 lines" in shown and "news, 2 lines" in shown
+    for title in (*COLUMNS.values(), *LOOKS):
+        assert f" {title} " in shown
+    assert shown.count(f"{sets['news']['bleu']['score']:.2f} ± {sets['news']['bleu']['confidence']:.2f}") >= 2
+    assert "none" in shown and "unknown" in shown and "1,234" in shown
+    assert f"\nTER      {sets['news']['ter']['signature']}\n" in shown

@@ -1,0 +1,45 @@
+"""The index lists every model of the workspace with its scores, and fetches nothing."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nmt.errors import UserError
+from stages.index import main
+from tests.stages.test_report import HEADER, Page, set_scores
+
+
+def add_run(folder: Path, name: str, sets: dict[str, Any], perplexity: float) -> Path:
+    run = folder / "runs" / name
+    run.mkdir(parents=True)
+    (run / "scores.json").write_text(json.dumps({"sets": sets, "perplexity": {"average": perplexity, "last": 9}}))
+    return run
+
+
+def test_every_model_has_its_scores_and_the_way_to_its_report(tmp_path: Path) -> None:
+    first = add_run(tmp_path, "demo/tiny", {"valid": set_scores(31, 32), "test": set_scores(21, 19)}, 5.125)
+    (first / "averaged").mkdir()
+    (first / "averaged" / "config.json").write_text(json.dumps({"parameters": 7578624, "seed": 2017, "train": {"updates": 2000}}))
+    (first / "report.html").write_text("")
+    (first / "training.tsv").write_text(HEADER + "1000\t5e6\t4.5\t60\t\t\t1e-3\t1\t0\n2000\t1e7\t3.25\t9\t2.5\t12.1825\t7e-4\t1\t0\n")
+    add_run(tmp_path, "mine/base", {"valid": set_scores(1, 2), "news": set_scores(41, None), "talks": set_scores(51, 52)}, 6.25)
+    main(tmp_path / "runs")
+    page = Page((tmp_path / "runs" / "index.html").read_text("utf-8"))
+    text = page.text()
+    for words in (
+        "demo tiny test 4,321 21.00 ± 1.25 19.00",
+        "5.12 7,578,624 2,000 2017",
+        "mine base news 4,321 41.00 ± 1.25 none",
+        "talks 4,321 51.00",
+    ):
+        assert words in text, words
+    links = [attributes["href"] for tag, attributes in page.tags if tag == "a"]
+    assert links == ["#models", "demo/tiny/report.html"]
+    assert {"script", "link", "img"} & {tag for tag, _ in page.tags} == set()
+
+
+def test_an_empty_workspace_is_told_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="dvc repro"):
+        main(tmp_path)
