@@ -247,6 +247,8 @@ def test_the_page_tells_what_its_inputs_tell(page: Page) -> None:
     )
     for words in (
         *told,
+        TRAIN_EN,
+        "323 have a source",
         "update 1,800 , 2,000",
         "e" * 64,
         "a" * 64,
