@@ -49,7 +49,7 @@ def test_threads_are_as_many_as_asked_for() -> None:
     assert torch.get_num_threads() == 3
 
 
-@pytest.mark.parametrize("name", ["threads", "decode_tokens"])
+@pytest.mark.parametrize("name", ["threads", "decode_tokens", "workers"])
 @pytest.mark.parametrize("value", [0, -1, "2", 1.5, None])
 def test_a_count_is_a_number_from_one(name: str, value: Any) -> None:
     with pytest.raises(UserError, match=rf"^hardware\.{name} is {value!r}: "):
