@@ -111,8 +111,9 @@ def _request(url: str, part: Path) -> None:
         length = response.headers.get("Content-Length")
         total = None if length is None else have + int(length)
         megabytes = None if total is None else total // MEGABYTE
-        with part.open("ab" if have else "wb") as stream, Progress(f"download {url}", megabytes, "MB", have // MEGABYTE) as progress:
-            while chunk := response.read(1 << 20):
+        progress = Progress(f"download {url}", megabytes, "MB", have // MEGABYTE)
+        with part.open("ab" if have else "wb", buffering=0) as stream, progress:  # as it comes: of a slow transfer nothing is lost
+            while chunk := response.read1(1 << 20):
                 stream.write(chunk)
                 have += len(chunk)
                 progress.advance(have // MEGABYTE - progress.done)

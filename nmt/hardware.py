@@ -34,6 +34,7 @@ class HardwareConfig(Config):
     patience: float = Field(600, gt=0, le=1_000_000)
     scratch: str = Field(".scratch", min_length=1)
     decode_tokens: int = Field(6000, ge=1)
+    workers: Literal["auto"] | Annotated[int, Field(ge=1, le=1024)] = "auto"
 
 
 def prepare(config: HardwareConfig) -> "torch.device":

@@ -15,6 +15,7 @@ import lzma
 import re
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
@@ -67,12 +68,19 @@ def stream_lines(stream: BinaryIO, name: str, stripped: Stripped | None = None) 
     Raises UserError with line and byte offset for a NUL, for bytes that are not UTF-8, and for a file that begins
     like a compressed one or like UTF-16; without them for compressed data that are damaged or cut short.
     """
+    with decompressed(stream, name) as plain:
+        yield from _decode(plain, name, stripped or Stripped())
+
+
+@contextmanager
+def decompressed(stream: BinaryIO, name: str) -> Iterator[BinaryIO]:
+    """The bytes of `stream`, decompressed if the suffix of `name` says so. In the block damaged data raise a UserError that says so."""
     suffix = PurePosixPath(name).suffix
     if suffix not in COMPRESSED:
-        yield from _decode(stream, name, stripped or Stripped())
+        yield stream
         return
     try:
-        yield from _decode(_decompress(stream, suffix), name, stripped or Stripped())
+        yield _decompress(stream, suffix)
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise UserError(f"{name} is not a whole {suffix} file ({error}): fetch it again, or name it by what it is") from None
 

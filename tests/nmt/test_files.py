@@ -79,3 +79,15 @@ def test_the_same_file_on_both_sides_is_a_wrong_parameter() -> None:
 def test_a_training_file_cannot_be_a_test_file() -> None:
     with pytest.raises(UserError, match="a.de is in train and in news: what is trained on cannot test"):
         source(train=[("a.en", "a.de")], news=[("b.en", "a.de")])
+
+
+def test_one_file_may_hold_both_sides() -> None:
+    write(t_tsv=b"one\teins\r\ntwo\tzwei\r\n")
+    files, counted = source(train=[("t.tsv:1", "t.tsv:2")]), Counted()
+    assert check_files(files) == {"t.tsv": hashlib.sha256(Path("t.tsv").read_bytes()).hexdigest()}
+    assert list(file_pairs(files, counted)) == [("train", "t.tsv:1", "one", "eins"), ("train", "t.tsv:1", "two", "zwei")]
+    assert counted == Counted(carriage_returns=2)
+    with pytest.raises(UserError, match="c.source.sets.train.0.src .*t.tsv holds both sides: name the column, as in t.tsv:1"):
+        source(train=[("t.tsv", "t.tsv")])
+    with pytest.raises(UserError, match="t.tsv is in train and in news"):
+        source(train=[("t.tsv:1", "t.tsv:2")], news=[("t.tsv:3", "b.de")])

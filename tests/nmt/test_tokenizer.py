@@ -1,6 +1,9 @@
 """The tokenizer on real SentencePiece models: any text in, the same text out, and the same model from the same text."""
 
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from itertools import product
 from pathlib import Path
@@ -11,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nmt.errors import UserError
-from nmt.lines import read_exact, write_lines
+from nmt.sampling import RESERVED
 from nmt.symbols import BOS, EOS, PAD, UNKNOWN
-from nmt.tokenizer import Tokenizer, TokenizerConfig, sample, train_tokenizer
+from nmt.tokenizer import Tokenizer, TokenizerConfig, train_tokenizer
 
 TYPES = ["bpe", "unigram"]
 
@@ -34,6 +37,24 @@ def tokenizer(request: pytest.FixtureRequest, sentences: list[str]) -> Tokenizer
 @pytest.mark.parametrize("kind", TYPES)
 def test_the_same_text_gives_the_same_bytes(kind: str, sentences: list[str]) -> None:
     assert trained(sentences, type=kind) == trained(iter(sentences), type=kind)
+
+
+@pytest.mark.slow
+def test_processes_of_1_and_2_threads_train_the_same_model(sentences: list[str], tmp_path: Path) -> None:
+    program = """
+import sys
+from pathlib import Path
+from nmt.tokenizer import TokenizerConfig, train_tokenizer
+for kind in ("bpe", "unigram"):
+    config = TokenizerConfig(type=kind, vocab_size=300, normalization="identity", sample_lines=1000)
+    Path(sys.argv[1] + kind).write_bytes(train_tokenizer(Path("text").read_text("utf-8").split("\\n")[:-1], config, "c"))
+"""
+    (tmp_path / "text").write_text("".join(f"{line}\n" for line in sentences), "utf-8")
+    for threads in ("1", "2"):
+        environment = os.environ | {"OMP_NUM_THREADS": threads, "PYTHONHASHSEED": threads}
+        subprocess.run([sys.executable, "-c", program, threads], cwd=tmp_path, env=environment, check=True)
+    for kind in TYPES:
+        assert (tmp_path / f"1{kind}").read_bytes() == (tmp_path / f"2{kind}").read_bytes() == trained(sentences, type=kind)
 
 
 def test_the_model_has_the_vocabulary_asked_for_and_its_special_pieces(tokenizer: Tokenizer) -> None:
@@ -125,38 +146,10 @@ def test_a_long_line_is_trained_on_like_any_other(capfd: pytest.CaptureFixture[s
     assert capfd.readouterr() == ("", "")
 
 
-def write(folder: Path, **files: Iterable[str]) -> list[Path]:
-    for name, lines in files.items():
-        write_lines(folder / f"train.{name}", lines)
-    return [folder / f"train.{name}" for name in files]
-
-
-def test_a_sample_is_drawn_evenly_over_the_whole_corpus_and_keeps_its_order(tmp_path: Path) -> None:
-    files = write(tmp_path, en=(f"en {number}" for number in range(6000)), de=(f"de {number}" for number in range(2000)))
-    drawn = list(sample(files, read_exact, 2000))
-    places = [number + (6000 if language == "de" else 0) for language, number in ((w, int(n)) for w, n in (line.split() for line in drawn))]
-    assert places == sorted(set(places))
-    # Each of 8,000 lines is drawn with probability 1/4; a tenth of the corpus gives 200 with a deviation of 12.
-    assert abs(len(drawn) - 2000) < 4 * 39
-    for tenth in range(10):
-        assert abs(sum(tenth * 800 <= place < (tenth + 1) * 800 for place in places) - 200) < 4 * 12.3
-    assert list(sample(files, read_exact, 2000)) == drawn
-
-
-def test_equal_lines_have_lots_of_their_own(tmp_path: Path) -> None:
-    files = write(tmp_path, en=["same"] * 1000, de=["same"] * 1000)
-    assert abs(len(list(sample(files, read_exact, 1000))) - 1000) < 4 * 23
-
-
-@pytest.mark.parametrize("size", [30, 31, 10**9])
-def test_a_small_corpus_is_taken_whole(size: int, tmp_path: Path) -> None:
-    rng = random.Random(0)
-    text = {name: [str(rng.random()) for _ in range(15)] for name in ("en", "de")}
-    assert list(sample(write(tmp_path, **text), read_exact, size)) == [*text["en"], *text["de"]]
-
-
-def test_an_empty_corpus_gives_an_empty_sample(tmp_path: Path) -> None:
-    assert list(sample(write(tmp_path, en=[], de=[]), read_exact, 10)) == []
+def test_the_trainer_passes_over_lines_with_its_own_sign(sentences: list[str]) -> None:
+    """What `sample` counts as skipped is so: these lines change nothing."""
+    assert trained([*sentences, f"zzzz {RESERVED} zzzz"] * 2) == trained(sentences * 2)
+    assert trained([*sentences, "zzzz zzzz"] * 2) != trained(sentences * 2)
 
 
 def test_a_file_that_is_no_model_or_missing_is_refused_by_name(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

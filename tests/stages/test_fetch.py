@@ -21,6 +21,7 @@ from ruamel.yaml import YAML
 
 from nmt.errors import UserError
 from stages.fetch import fetch
+from tests.nmt.test_debian import deb
 
 ROOT = Path(__file__).parents[2]
 PARAMS = YAML(typ="safe", pure=True).load((ROOT / "params.yaml").read_text("utf-8"))
@@ -245,3 +246,27 @@ def test_a_misspelled_parameter_anywhere_stops_with_code_2_before_any_work() -> 
     Path("a.en").unlink()
     stopped = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert stopped.returncode == 2 and "a.en" in stopped.stderr and "Traceback" not in stopped.stderr
+
+
+def test_packages_are_shared_out_by_pages_and_named_in_the_manifest() -> None:
+    folder = Path(".scratch/downloads")
+    folder.mkdir(parents=True)
+    for package, code in (("help-en-us", "en-US"), ("help-de", "de")):
+        page = "usr/share/libreoffice/help/{}/text/{}.html"
+        pages = {page.format(code, f"p{n:02}"): f'<p id="par_id1">{code}\n{n}</p><p id="par_id2">2</p>'.encode() for n in range(50)}
+        deb(folder / f"{package}_1%3a2.0-1_all.deb", pages)
+    sha256 = hashlib.sha256((folder / "help-de_1%3a2.0-1_all.deb").read_bytes()).hexdigest()
+    packages = {"help-en-us": {"version": None, "sha256": None}, "help-de": {"version": "1:2.0-1", "sha256": sha256}}
+    write_params({"kind": "debian", "packages": packages, "min_pairs": 100})
+    manifest = run()
+    found = manifest["source"]["packages"]["help-de"]
+    assert found == {"version": "1:2.0-1", "sha256": sha256, "bytes": os.path.getsize(folder / "help-de_1%3a2.0-1_all.deb")}
+    assert {part["lines"] for text in manifest["sets"].values() for part in text["parts"]} == {2}
+    assert sum(text["lines"] for text in manifest["sets"].values()) == 100
+    first = outputs()
+    run()
+    assert outputs() == first
+    write_params({"kind": "debian", "packages": packages, "min_pairs": 101})
+    with pytest.raises(UserError, match="the packages give 100 pairs, fewer than min_pairs, 101"):
+        fetch("corpora.mine", RAW, MANIFEST)
+    assert outputs() == first

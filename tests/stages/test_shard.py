@@ -1,25 +1,37 @@
 """The stage `shard`: every line becomes the ids of its own pieces, in order."""
 
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from ruamel.yaml import YAML
 
+from nmt import encoding
 from nmt.errors import UserError
-from nmt.shards import read_pairs, read_shard, shard_files
+from nmt.shards import read_pairs, read_shard, shard_files, write_shards
 from nmt.tokenizer import Tokenizer, TokenizerConfig, train_tokenizer
 from stages import shard
-from tests.copy_task import run
+from tests.copy_task import HARDWARE, PROJECT, run
 
 TRAIN = [(f"the house {n} is  old\u2028and red", f"das Haus {n} ist alt\u0085und rot") for n in range(25)]
 VALID = [("a new house", "ein neues Haus"), ("", "leer"), ("\u65b0\u3057\u3044 🏠", ""), (" spaces  kept ", "\u00a0")]
-PATHS = [Path(name) for name in ("clean", "raw", "tokenizer.model", "shards")]
+PATHS = [Path(name) for name in ("clean", "raw", "tokenizer.model", "shards", "statistics.json")]
+
+
+def write_params(workers: int) -> None:
+    toy = {"languages": {"src": "en", "tgt": "de"}}
+    YAML(typ="safe", pure=True).dump({"corpora": {"toy": toy}, "hardware": HARDWARE | {"workers": workers}}, Path("params.yaml"))
 
 
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    YAML(typ="safe", pure=True).dump({"corpora": {"toy": {"languages": {"src": "en", "tgt": "de"}}}}, Path("params.yaml"))
+    write_params(1)
     for folder, name, pairs in (("clean", "train", TRAIN), ("raw", "valid", VALID)):
         Path(folder).mkdir()
         for side, language in enumerate(("en", "de")):
@@ -30,7 +42,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_ids_of_each_line_are_those_of_its_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shard, "BATCH", 7)  # several batches, the last one short
+    monkeypatch.setattr(shard, "CHUNK", 7)  # several chunks, the last one short
     shard.main("corpora.toy", *PATHS)
     tokenizer = Tokenizer.load(Path("tokenizer.model"))
     for name, pairs in (("train", TRAIN), ("valid", VALID)):
@@ -41,13 +53,118 @@ def test_the_ids_of_each_line_are_those_of_its_pieces(monkeypatch: pytest.Monkey
         assert (first.vocab_size, first.tokenizer_sha256) == (320, tokenizer.sha256)
 
 
-def test_the_bytes_repeat_whatever_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def outputs() -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in (*Path("shards").rglob("*.arrow"), Path("statistics.json"))}
+
+
+@pytest.mark.parametrize("size", [500_000, 6])
+def test_the_bytes_repeat_whatever_the_chunk(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard, "PAIRS_PER_SHARD", size)
     found = []
-    for batch in (1, 10_000):
-        monkeypatch.setattr(shard, "BATCH", batch)
+    for chunk in (1, 4, 10_000):
+        monkeypatch.setattr(shard, "CHUNK", chunk)
         shard.main("corpora.toy", *PATHS)
-        found.append({path.relative_to("shards"): path.read_bytes() for path in Path("shards").rglob("*.arrow")})
-    assert found[0] == found[1] and len(found[0]) == 2
+        found.append(outputs())
+    assert found[0] == found[1] == found[2] and len(found[0]) == (3 if size > 25 else 7)
+    assert list(Path(".scratch/shard").iterdir()) == []
+
+
+def test_one_shard_is_the_file_that_the_plain_writer_writes() -> None:
+    shard.main("corpora.toy", *PATHS)
+    pieces = Tokenizer.load(Path("tokenizer.model"))
+    write_shards((tuple(pieces.encode(list(pair))) for pair in TRAIN), Path("plain"), pieces.vocab_size, pieces.sha256)
+    assert Path("plain/00000.arrow").read_bytes() == Path("shards/train/00000.arrow").read_bytes()
+
+
+def test_several_shards_share_the_pairs_evenly_and_each_keeps_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard, "PAIRS_PER_SHARD", 6)
+    monkeypatch.setattr(shard, "CHUNK", 4)
+    shard.main("corpora.toy", *PATHS)
+    pieces = Tokenizer.load(Path("tokenizer.model"))
+    numbers = []
+    for file in shard_files(Path("shards/train")):
+        found = read_shard(file)
+        pairs = [(pieces.decode(found.src[row].tolist()), pieces.decode(found.tgt[row].tolist())) for row in range(len(found))]
+        numbers.append([TRAIN.index(pair) for pair in pairs])
+    assert all(mine == sorted(mine) and len(mine) == 5 for mine in numbers)
+    assert sorted(sum(numbers, [])) == list(range(25)) and numbers[0] != list(range(5)) and numbers[0] != list(range(0, 25, 5))
+
+
+@pytest.mark.slow
+def test_1_2_and_7_workers_give_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard, "PAIRS_PER_SHARD", 13)
+    monkeypatch.setattr(shard, "CHUNK", 4)
+    found = []
+    for workers in (1, 2, 7):
+        write_params(workers)
+        shard.main("corpora.toy", *PATHS)
+        found.append(outputs())
+    assert found[0] == found[1] == found[2] and len(found[0]) == 4
+
+
+def test_what_the_text_is_made_of_is_counted() -> None:
+    shard.main("corpora.toy", *PATHS)
+    found = json.loads(Path("statistics.json").read_text())
+    assert found["train"]["pairs"] == 25 and found["valid"]["pairs"] == 4
+    pieces = Tokenizer.load(Path("tokenizer.model"))
+    for name, pairs in (("train", TRAIN), ("valid", VALID)):
+        for side, key in enumerate(("src", "tgt")):
+            lines = [pair[side] for pair in pairs]
+            ids = pieces.encode(lines)
+            mine = found[name][key]
+            assert mine["words"] == sum(len(line.split()) for line in lines) and mine["characters"] == sum(map(len, lines))
+            assert mine["pieces"] == sum(map(len, ids)) and mine["longest"] == max(map(len, ids))
+            assert mine["pieces_per_word"] == pytest.approx(mine["pieces"] / mine["words"], abs=1e-4)
+            assert mine["vocabulary_used"] == len({piece for line in ids for piece in line})
+            names = [name for line in ids for name in pieces.pieces(line)]
+            assert mine["byte_pieces"] == sum(re.fullmatch("<0x..>", name) is not None for name in names)
+            assert sum(mine["lengths"]) == len(lines) and mine["lengths"][0] == sum(len(line) < 10 for line in ids)
+            assert (mine["checked"], mine["altered"]) == (1, 0)
+
+
+def test_lines_that_normalization_alters_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the checked lines; here all are. nfkc makes one character of the ligature and three points of the ellipsis."""
+    monkeypatch.setattr(encoding, "CHECKED", 1)
+    config = TokenizerConfig(type="bpe", vocab_size=300, normalization="nfkc", sample_lines=1000)
+    Path("tokenizer.model").write_bytes(train_tokenizer([line for pair in TRAIN for line in pair], config, "corpora.toy.tokenizer"))
+    for language, lines in (("en", ["plain", "ﬁne", "more …", "ＡＢ", "last"]), ("de", ["eins"] * 5)):
+        Path(f"clean/train.{language}").write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    shard.main("corpora.toy", *PATHS)
+    found = json.loads(Path("statistics.json").read_text())["train"]
+    assert (found["src"]["checked"], found["src"]["altered"], found["tgt"]["altered"]) == (5, 3, 0)
+
+
+def test_combining_characters_and_text_without_spaces_are_kept_as_they_are() -> None:
+    lines = ["e\u0301", "\u00e9", "\u304b\u3099", "\u304c", "\u4e2d\u6587\u6ca1\u6709\u7a7a\u683c\u3002", "A\u030a \u212b \u00c5"]
+    for language in ("en", "de"):
+        Path(f"clean/train.{language}").write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    shard.main("corpora.toy", *PATHS)
+    pieces = Tokenizer.load(Path("tokenizer.model"))
+    assert [pieces.decode(src.tolist()) for src, _ in read_pairs(Path("shards/train"))] == lines
+
+
+@pytest.mark.slow
+def test_killed_at_any_chunk_the_next_run_keeps_what_was_finished_and_ends_with_the_same_bytes() -> None:
+    write_params(2)
+    program = f"from pathlib import Path, PosixPath; from stages import shard; shard.CHUNK = 1; shard.main('corpora.toy', *{PATHS})"
+    command = [sys.executable, "-c", program]
+    environment = os.environ | {"PYTHONPATH": str(PROJECT)}
+    subprocess.run(command, check=True, env=environment)
+    whole = outputs()
+    shutil.rmtree("shards")
+    Path("statistics.json").unlink()
+    with subprocess.Popen(command, env=environment) as process:
+        while len(chunks := {path: path.stat().st_ino for path in Path(".scratch/shard").glob("*/[0-9]*[0-9]")}) < 5:
+            assert process.poll() is None, "it ended before it was killed"
+        process.kill()
+    assert not Path("shards").exists() and not Path("statistics.json").exists()
+    with subprocess.Popen(command, env=environment) as process:
+        while len(more := {path: path.stat().st_ino for path in Path(".scratch/shard").glob("*/[0-9]*[0-9]")}) < len(chunks) + 1:
+            assert process.poll() is None, "it ended without going on"
+        process.kill()
+    assert chunks.items() <= more.items(), "a finished chunk was made again"
+    subprocess.run(command, check=True, env=environment)
+    assert outputs() == whole and list(Path(".scratch/shard").iterdir()) == []
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no model"])

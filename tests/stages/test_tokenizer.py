@@ -1,5 +1,6 @@
 """The stage `tokenizer` on cleaned text."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ def workspace(tmp_path: Path, sentences: list[str], monkeypatch: pytest.MonkeyPa
 def run(**changed: Any) -> bytes:
     config = {"type": "bpe", "vocab_size": 320, "normalization": "identity", "sample_lines": 1000, **changed}
     YAML().dump({"corpora": {"c": {"languages": {"src": "en", "tgt": "de"}, "tokenizer": config}}}, Path("params.yaml"))
-    main("corpora.c", Path("clean"), MODEL)
+    main("corpora.c", Path("clean"), MODEL, Path("tokenizer.json"))
     return MODEL.read_bytes()
 
 
@@ -41,6 +42,9 @@ def test_the_model_is_that_of_the_parameters(workspace: Path, sentences: list[st
 @pytest.mark.parametrize("sample_lines", [250, 1000])
 def test_the_same_text_gives_the_same_bytes(kind: str, sample_lines: int, workspace: Path) -> None:
     first = run(type=kind, vocab_size=300, sample_lines=sample_lines)
+    facts = json.loads(Path("tokenizer.json").read_text())
+    assert facts["lines"] == 600 and facts["share"] == round(facts["sampled"] / 600, 6) and facts["skipped"] == 0
+    assert facts["sampled"] == 600 if sample_lines > 600 else abs(facts["sampled"] - 250) < 50  # 4 deviations of 12
     assert run(type=kind, vocab_size=300, sample_lines=sample_lines) == first
 
 
