@@ -6,6 +6,7 @@ The text is one that this project wrote: each line ends at `\\n`, the last one t
 """
 
 import hashlib
+import os
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -62,6 +63,13 @@ def parallel_text(src: Path, tgt: Path, every: int) -> ParallelText:
     if src_lines != tgt_lines:
         raise UserError(f"{src} has {src_lines:,} lines, {tgt} has {tgt_lines:,}: run the stage that wrote them again")
     return ParallelText(src, tgt, src_lines, (src_sha256, tgt_sha256), every, (src_places, tgt_places))
+
+
+def sync(folder: Path) -> None:
+    """Have the disk hold what the files of `folder` hold, so that the folder may be given its name: not even a power cut tears it then."""
+    for path in folder.iterdir():
+        with path.open("rb") as stream:
+            os.fsync(stream.fileno())
 
 
 def _scan(path: Path, every: int) -> tuple[int, str, "array[int]"]:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from nmt.chance import mixed
-from nmt.chunks import Chunk, ParallelText
+from nmt.chunks import Chunk, ParallelText, sync
 from nmt.outputs import whole_file, whole_folder
 from nmt.tokenizer import Tokenizer
 
@@ -48,6 +48,7 @@ class Encoder:
         if not folder_of(self.work, chunk).exists():
             with whole_folder(folder_of(self.work, chunk)) as folder:
                 self._encode(chunk, folder)
+                sync(folder)
         return chunk.lines
 
     @property

@@ -12,7 +12,6 @@
 A chunk's folder is whole or absent, so a run that was stopped goes on behind its last chunk.
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import compress
@@ -22,7 +21,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.chunks import Chunk, ParallelText, parallel_text
+from nmt.chunks import Chunk, ParallelText, parallel_text, sync
 from nmt.cleaning import RULES, Cleaner, CleaningConfig
 from nmt.duplicates import keys_of, repeated
 from nmt.errors import UserError
@@ -47,6 +46,7 @@ class Judge:
         if not folder_of(self.work, chunk).exists():
             with whole_folder(folder_of(self.work, chunk)) as folder:
                 self._judge(chunk, folder)
+                sync(folder)
         return chunk.lines
 
     def _judge(self, chunk: Chunk, folder: Path) -> None:
@@ -63,10 +63,7 @@ class Judge:
             else:
                 rules[number] = RULES.index(rule) + 1
         for side, name in enumerate(("src", "tgt")):
-            with (folder / name).open("wb") as stream:
-                stream.write("".join(f"{pair[side]}\n" for pair in kept).encode())
-                stream.flush()
-                os.fsync(stream.fileno())
+            (folder / name).write_bytes("".join(f"{pair[side]}\n" for pair in kept).encode())
         np.save(folder / "rules.npy", rules)
         np.save(folder / "marks.npy", np.frombuffer(bytes(marks), dtype=np.uint8))
         if config.drop_duplicates:

@@ -97,12 +97,34 @@ def sentences(sources: list[str]) -> pa.Table:
     )
 
 
+TRAIN_EN = "train, en 16,988 50,505 101,010 2.25 85 5 2,525"
+
+
+def side(number: int) -> dict[str, Any]:
+    """What `shard` counts of one side of a set, as far as the page shows it."""
+    return {
+        "words": number * 10_101,
+        "pieces": number * 20_202,
+        "pieces_per_word": 2.25,
+        "longest": number * 17,
+        "byte_pieces": number,
+        "vocabulary_used": number * 505,
+    }
+
+
 def write_inputs(folder: Path, model: Path) -> None:
     """What the stages before have written, with numbers that are easily told apart, and the weights of `model`."""
     text = {"lines": 19034, "sha256": {"en": "e" * 64, "de": "d" * 64}, "parts": [{"name": "a", "lines": 19034}]}
     files: dict[str, Any] = {
         "manifest.json": {"languages": {"src": "en", "tgt": "de"}, "source": {"kind": "wheel"}, "sets": {"train": text}, "counted": {}},
-        "cleaning.json": {"read": 19034, "kept": 16988, "dropped": {"blank": 12, "ratio": 2034}, "changed": {"join_whitespace": 214}},
+        "cleaning.json": {
+            "read": 19034,
+            "kept": 16988,
+            "dropped": {"blank": 12, "ratio": 2034},
+            "changed": {"join_whitespace": 214},
+            "leaked": 323,
+        },
+        "statistics.json": {name: {"pairs": pairs, "src": side(5), "tgt": side(6)} for name, pairs in (("train", 16988), ("valid", 777))},
         "average.json": {"checkpoints": [{"step": 1800, "sha256": "a" * 64}, {"step": 2000, "sha256": "b" * 64}]},
         "scores.json": {"sets": {"valid": set_scores(31, 32), "test": set_scores(21, 19)}, "perplexity": {"average": 5.125, "last": 6.5}},
         "averaged/config.json": {
@@ -126,6 +148,7 @@ def report(folder: Path, corpus: str = "demo", variant: str = "tiny") -> Page:
     names = (
         "manifest.json",
         "cleaning.json",
+        "statistics.json",
         "training.tsv",
         "average.json",
         "averaged",
@@ -222,7 +245,21 @@ def test_the_page_tells_what_its_inputs_tell(page: Page) -> None:
         "5.125",
         "length_penalty 0.65",
     )
-    for words in (*told, "update 1,800 , 2,000", "e" * 64, "a" * 64, "ratio 2,034", "layers 1", "12.5 %", "37.5 %", "seed 2017"):
+    for words in (
+        *told,
+        TRAIN_EN,
+        "323 have a source",
+        "update 1,800 , 2,000",
+        "e" * 64,
+        "a" * 64,
+        "ratio 2,034",
+        TRAIN_EN,
+        "323 have a source",
+        "layers 1",
+        "12.5 %",
+        "37.5 %",
+        "seed 2017",
+    ):
         assert words.replace(" ,", ",") in text.replace("\u00a0", " ").replace(" ,", ","), words
     assert "nrefs:1| tok:13a| at:21" in text
 
