@@ -6,15 +6,10 @@ source pieces   ▁Turn  ▁on  </s>
 </s>             0.05  0.08  0.87
 """
 
-import math
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
+from nmt.attention_maps import cross_attention
 from nmt.bundle import Bundle
-from nmt.model import CrossAttention, DecoderLayer
-from nmt.symbols import BOS, EOS
 
 
 @dataclass(frozen=True)
@@ -26,25 +21,9 @@ class AttentionMap:
     weights: list[list[float]]
 
 
-@torch.inference_mode()
 def attention_map(bundle: Bundle, source: str, target: str) -> AttentionMap:
     """The map of a source line and its translation, end symbols included, rounded to two decimals. (Vaswani et al. 2017, §3.2.3)"""
-    model, tokenizer = bundle.model.eval(), bundle.tokenizer
-    src, tgt = tokenizer.encode([source])[0], tokenizer.encode([target])[0]
-    layer = model.decoder[-1]
-    assert isinstance(layer, DecoderLayer)
-    found: list[Tensor] = []
-
-    def look(module: CrossAttention, arguments: tuple[Tensor, Tensor, Tensor, Tensor | None]) -> None:
-        x, keys, _, _ = arguments
-        [queries] = module.split(module.query(x), module.d_k)
-        found.append((queries @ keys.transpose(-1, -2) / math.sqrt(module.d_k)).softmax(-1))  # [1, H, T, S]
-
-    handle = layer.cross_attention.register_forward_pre_hook(look)
-    try:
-        model(torch.tensor([[*src, EOS]]), torch.tensor([[BOS, *tgt]]))
-    finally:
-        handle.remove()
-    weights = found[0].float().mean(1)[0]  # [T, S]
-    pieces = [[*tokenizer.pieces(ids), "</s>"] for ids in (src, tgt)]
+    src, tgt = bundle.tokenizer.encode([source])[0], bundle.tokenizer.encode([target])[0]
+    weights = cross_attention(bundle.model.eval(), list(src), list(tgt))[-1]
+    pieces = [[*bundle.tokenizer.pieces(ids), "</s>"] for ids in (src, tgt)]
     return AttentionMap(pieces[0], pieces[1], [[round(weight, 2) for weight in row] for row in weights.tolist()])

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from nmt.batches import padded
 from nmt.model import DecoderLayer, EncoderLayer, Transformer, attention, causal_mask
+from nmt.symbols import BOS
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,17 @@ def attention_maps(model: Transformer, src: Tensor, tgt: Tensor) -> AttentionMap
         found.cross.append(_weights(queries, seen[0], None))
         x = layer(x, causal, seen, None)
     return found
+
+
+def cross_attention(model: Transformer, source: list[int], target: list[int]) -> list[Tensor]:
+    """How each decoder layer divides its attention among the source's tokens, mean over its heads, [T + 1, S + 1] each, end symbols last.
+
+    Row t is that for choosing token t of `target`, those before it being written. Rows sum to 1.
+    """
+    device = model.embedding.weight.device
+    src, tgt = (padded([side]).to(device) for side in (source, target))
+    so_far = torch.cat([tgt.new_full((1, 1), BOS), tgt[:, :-1]], 1)
+    return [weights.mean(0) for weights in attention_maps(model, src, so_far).cross]
 
 
 def _weights(queries: Tensor, keys: Tensor, mask: Tensor | None) -> Tensor:

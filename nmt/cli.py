@@ -53,6 +53,7 @@ def translate(
         raise UserError("there is no standard input: give it the text, nmt translate MODEL < text")
     machine = hardware.HardwareConfig(device=device)
     place = hardware.prepare(machine)
+    hardware.warn_where_slow(precision, place)
     from nmt.bundle import load_bundle
     from nmt.search import DecodeConfig
     from nmt.translation import Translator

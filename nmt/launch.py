@@ -93,7 +93,7 @@ def start(count: int, module: str, arguments: Sequence[str], signals: Sequence[i
             if failure.exitcode < 0:
                 name = signal.Signals(-failure.exitcode).name
                 print(
-                    f"error: process {rank} of {count} was ended by {name}: the same command goes on from the last checkpoint",
+                    f"error: process {rank} of {count} was ended by {name}: the same command goes on from what was saved",
                     file=sys.stderr,
                 )
                 sys.exit(1)

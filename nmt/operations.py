@@ -1,31 +1,23 @@
 """How many operations an update takes, counted, and how many a second this machine can do, measured.
 
-A multiplication and an addition are two operations, as makers of processors count. Backward is twice forward. Padding does not count,
-nor does what is no product of matrices.
+What is counted is in `nmt.forecast`; padding is not.
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import torch
 
 from nmt.batches import Batch
+from nmt.forecast import Work, flop, total
 from nmt.model import ModelConfig
 from nmt.symbols import PAD
 
 
-def training_operations(model: ModelConfig, vocab_size: int, lengths: Iterable[tuple[int, int]]) -> float:
+def training_operations(model: ModelConfig, vocab_size: int, lengths: Sequence[tuple[int, int]]) -> float:
     """Operations of forward and backward for pairs with these (source, target) lengths, end symbols counted."""
-    d, keys, values = model.d_model, model.heads * model.d_k, model.heads * model.d_v
-    attention = 2 * d * (2 * keys + 2 * values)  # the four projections, for one position
-    feed_forward = 2 * 2 * d * model.d_ff
-    total = 0.0
-    for s, t in lengths:
-        encoder = s * (attention + feed_forward) + 2 * s * s * (keys + values)
-        decoder = t * (attention + feed_forward) + 2 * t * t * (keys + values)
-        cross = (t + s) * attention / 2 + 2 * t * s * (keys + values)  # queries and output of the target, keys and values of the source
-        total += model.layers * (encoder + decoder + cross) + 2 * t * d * vocab_size
-    return 3 * total
+    src, tgt = zip(*lengths, strict=True)
+    return float(total(flop(model, vocab_size, Work.of(src, tgt))))
 
 
 def batch_lengths(batch: Batch) -> list[tuple[int, int]]:

@@ -32,7 +32,7 @@ from nmt.lines import is_blank
 from nmt.rescoring import rescore
 from nmt.scoring import bleu
 from nmt.search import DecodeConfig
-from nmt.translation import NOT_IN_A_LINE, Translator
+from nmt.translation import NOT_IN_A_LINE, Translation, Translator
 
 IDENTICAL = 0.995  # the share of the lines that float32 must give as this model does
 SCORES = 1e-3  # the most by which float32's scores may differ
@@ -211,31 +211,20 @@ def tables(proof: dict[str, Any]) -> Iterator[Table | str]:
         yield shown
 
 
-@dataclass(frozen=True)
-class _Own:
-    """This model's translation of a line, with its score by length^alpha."""
-
-    text: str
-    score: float
-    finished: bool
-
-
 def _own(
     bundle: Bundle, sources: Sequence[str], search: Search, device: torch.device, tokens: int, report: Callable[[int], None]
-) -> list[_Own]:
+) -> list[Translation]:
     config = DecodeConfig(
         beam_size=search.beam_size,
+        penalty="length",
         length_penalty=search.alpha,
         max_length_offset=search.max_length_offset,
         stop="beam_filled",
         precision="float32",
     )
-    results = Translator(bundle, config, device, tokens).translate(sources, search.beam_size, report)
-    best = []
-    for result in results:
-        scored = [_Own(t.text, t.log_prob / t.tokens**search.alpha, t.finished) for t in result]
-        best.append(max(scored, key=lambda own: own.score, default=_Own("", 0.0, True)))
-    return best
+    results = Translator(bundle, config, device, tokens).translate(sources, report=report)
+    blank = Translation("", 0.0, 0.0, 0, True)
+    return [result[0] if result else blank for result in results]
 
 
 def _engine(bundle: Bundle, engine: Engine, sources: Sequence[str], search: Search, report: Callable[[int], None]) -> list[Found]:

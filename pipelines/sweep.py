@@ -1,6 +1,6 @@
 """`python -m pipelines.sweep table3`: every row of a table of variants as an experiment of its own, then one table of all.
 
-    python -m pipelines.sweep table3 --corpus demo                            the rows scaled for a laptop, below an hour on 2 cores
+    python -m pipelines.sweep table3 --corpus demo                            the rows scaled for a laptop
     python -m pipelines.sweep table3 --over base --corpus wmt14-en-de --rows base,A1,C1 --seeds 1,2,3
 
 The rows stand in pipelines/<name>.yaml as changes of a variant. Each runs in a git worktree of the present commit that shares the cache

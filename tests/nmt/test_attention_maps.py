@@ -1,10 +1,13 @@
 """The weights that are drawn are those with which the model computes, held against PyTorch's attention (§3.2)."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 import nmt.model
-from nmt.attention_maps import attention_maps
+from nmt.attention_maps import attention_maps, cross_attention
+from nmt.bundle import load_bundle
 from nmt.model import DecoderLayer, EncoderLayer
 from tests.nmt.test_model import ODD, SQUARE, SRC, TGT, assert_equal, built, copy_attention
 
@@ -53,3 +56,15 @@ def test_every_row_sums_to_one_and_nothing_is_seen_of_the_future() -> None:
         torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:2]))
     assert all(not weights.triu(1).any() and weights.tril().sum() > 0 for weights in found.decoder)
     assert [tuple(weights.shape) for weights in found.cross] == [(3, 4, 5)] * ODD.layers
+
+
+def test_rows_are_shares_of_the_source_for_every_token_and_layer() -> None:
+    layers = cross_attention(built(ODD).eval(), [5, 6, 7], [8, 9])
+    assert [layer.shape for layer in layers] == [(3, 4)] * ODD.layers
+    for layer in layers:
+        assert torch.all(layer > 0) and torch.allclose(layer.sum(1), torch.ones(3))
+
+
+def test_an_empty_side_is_its_end_symbol_alone(model_folder: Path) -> None:
+    [layer] = cross_attention(load_bundle(model_folder).model.eval(), [], [])
+    assert layer.tolist() == [[1.0]]

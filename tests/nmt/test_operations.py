@@ -14,7 +14,7 @@ CONFIG = ModelConfig(layers=2, d_model=16, d_ff=48, heads=2, d_k=4, d_v=6, dropo
 
 @pytest.mark.parametrize(("src", "tgt"), [(5, 5), (3, 9), (8, 1)])
 def test_operations_are_those_of_the_products_that_pytorch_counts(src: int, tgt: int) -> None:
-    batch = collate([([4] * (src - 1), [4] * (tgt - 1))] * 7)  # no padding
+    batch = collate([([4] * (src - 1), [4] * (tgt - 1))] * 8)  # no padding, and no filling
     model = Transformer(CONFIG, 50).train()
     with FlopCounterMode(display=False) as counter:
         loss, _ = batch_sums(model, batch, 0.1, "float32")
