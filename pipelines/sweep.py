@@ -178,6 +178,7 @@ def write_params(run: Run, file: Path) -> None:
     yaml = YAML()
     yaml.width = 1000
     yaml.preserve_quotes = True
+    yaml.representer.add_representer(type(None), lambda to, _: to.represent_scalar("tag:yaml.org,2002:null", "null"))
     content = yaml.load(file)
 
     def put(target: Any, values: dict[str, Any]) -> None:
