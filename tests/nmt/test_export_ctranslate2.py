@@ -44,7 +44,7 @@ def test_the_engine_tells_its_tokens_text_score_and_end(bundle: Bundle, exported
         assert [one.text for one in found] == [bundle.tokenizer.decode(one.ids) for one in found]
         log_probs = rescore(bundle.model, sources, [one.ids for one in found])
         for one, log_prob in zip(found, log_probs, strict=True):
-            assert one.finished and one.score == pytest.approx(log_prob.producible / (len(one.ids) + 1) ** search.alpha, abs=1e-5)
+            assert one.finished and one.score == pytest.approx(log_prob.producible / (len(one.ids) + 1) ** search.alpha, rel=1e-5, abs=1e-5)
     assert not any(one.finished for one in engine.translate(sentences[:20], 1, Search(1, 0.6)))
 
 

@@ -201,7 +201,6 @@ def test_missing_shards_are_named(project: Path, part: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.essential
 def test_killed_at_any_moment_and_started_again_it_ends_with_the_same_bytes(
     project: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -115,7 +115,6 @@ def test_two_machines_are_two_launchers_that_meet(project: Path, alone: dict[str
     assert outs(project) == alone
 
 
-@pytest.mark.essential
 def test_stopped_and_resumed_with_another_number_of_processes_it_ends_with_the_same_bytes(project: Path) -> None:
     updates = dict(updates=400, checkpoint_every=100)
     expected = undisturbed(project, **updates)
