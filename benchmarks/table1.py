@@ -5,8 +5,8 @@
 
 Each layer computes forward and backward on one sentence, all at the same d, in turn, several rounds; the fastest round counts, for the
 machine may be shared. An exponent is the slope of log(time) over log(n), between 16 and 64, where a call costs more than its work, and
-between the two largest n. Steps are the longest chain of operations, paths the layers or steps from the first position to the last; both
-are counted in the layers themselves, not reckoned.
+between the two largest n. Steps are the longest chain of operations, counted in the layers themselves. So are paths, the layers from the
+first position to the last, but for the recurrence, whose path is its n steps.
 """
 
 import argparse
