@@ -19,6 +19,7 @@ from nmt.model import LEARNED_POSITIONS
 from nmt.products import SOURCE_STEP, Decoding
 from nmt.search import DecodeConfig, Hypothesis, beam_search, sample
 
+LONGEST = 4096  # tokens of a source: the memory of attention grows with the square of them, to more than a GiB for base here
 # A model can spell any byte. These three would end a line, lose its last character, or make the file unreadable.
 NOT_IN_A_LINE = str.maketrans(dict.fromkeys("\n\r\0", " "))
 
@@ -74,8 +75,8 @@ class Translator:
 
         All begin with the pieces of `prefix`. With a `seed`, `nbest` translations are drawn from the model's probabilities instead of
         searched, and stand in the order of drawing; what is drawn depends on the seed and the line.
-        Raises UserError when a line is longer than the model's positions reach; `name` says where the lines come from, `first` is the
-        number of the first one there.
+        Raises UserError when a line is longer than LONGEST or than the model's positions reach; `name` says where the lines come from,
+        `first` is the number of the first one there.
         """
         sources = self.tokenizer.encode(lines)
         [begin] = self.tokenizer.encode([prefix])
@@ -95,6 +96,8 @@ class Translator:
     def _check(self, tokens: int, what: str, remedy: str) -> None:
         if self.positions is not None and tokens >= self.positions:
             raise UserError(f"{what}: {tokens} tokens, but the model's learned positions reach only {self.positions - 1}: {remedy}")
+        if tokens > LONGEST:
+            raise UserError(f"{what}: {tokens:,} tokens, but a line may have {LONGEST:,}: {remedy}")
 
     def _batches(self, todo: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
         """Cut the lines `todo` into batches of one padded length each, longest first, so that running out of memory shows at once."""

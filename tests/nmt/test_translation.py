@@ -212,6 +212,12 @@ def test_a_source_of_thousands_of_tokens_is_translated(tokenizer_file: Path) -> 
     assert (result.text, result.finished) == (short.text, True)
 
 
+def test_a_line_that_would_take_all_memory_is_an_error_that_names_it(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nmt.translation, "LONGEST", 20)
+    with pytest.raises(UserError, match=r"^text, line 8: \d+ tokens, but a line may have 20: cut the line$"):
+        translator(bundle).translate(["the tree", "the tree " * 30], name="text", first=7)
+
+
 def test_a_source_beyond_learned_positions_is_an_error_that_names_the_line(tokenizer_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (nmt.model, nmt.translation):
         monkeypatch.setattr(module, "LEARNED_POSITIONS", 16)
