@@ -114,7 +114,7 @@ def build_app(bundle: Bundle, translator: Translator, limits: Limits) -> ASGIApp
         source, target = bundle.tokenizer.encode(texts)
         if max(len(source), len(target)) > MAP_PIECES:
             raise Refused(422, f"{len(source)} and {len(target)} tokens are too many for a map, of at most {MAP_PIECES}")
-        layers = await batcher.run(cross_attention, bundle.model, source, target)
+        layers = await batcher.run(cross_attention, bundle.model.eval(), source, target)
         shown = [[[round(weight, 4) for weight in row] for row in layer.tolist()] for layer in layers]
         pieces = ([*bundle.tokenizer.pieces(ids), "</s>"] for ids in (source, target))
         return dict(zip(("source", "target", "layers"), (*pieces, shown), strict=True))
