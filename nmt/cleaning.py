@@ -19,8 +19,9 @@ import re
 import unicodedata
 from collections.abc import Iterable
 from functools import cache
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from nmt.config import Config
 from nmt.lines import is_blank, join_whitespace
@@ -42,11 +43,20 @@ CONTROL = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufffd]")  # all of C
 LETTER = re.compile(r"[^\W\d_]")
 
 
+def _known(name: str) -> str:
+    if not any(unicodedata.name(chr(code), "").startswith(f"{name} ") for code in range(0x20000) if chr(code).isalpha()):
+        raise ValueError(f"{name} begins no name of a letter in Unicode: LATIN, CYRILLIC, GREEK, ARABIC, CJK, … do")
+    return name
+
+
+Script = Annotated[str, AfterValidator(_known)]
+
+
 class Scripts(Config):
     """Section `corpora.*.cleaning.scripts`: names of scripts as they begin Unicode's names of letters, LATIN or CYRILLIC, by side."""
 
-    src: list[str] = Field(min_length=1)
-    tgt: list[str] = Field(min_length=1)
+    src: list[Script] = Field(min_length=1)
+    tgt: list[Script] = Field(min_length=1)
     min_share: float = Field(gt=0, le=1)  # of the letters of a side
 
 

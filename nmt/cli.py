@@ -49,6 +49,15 @@ def translate(
         raise UserError(f"--nbest {nbest} is more than the beam holds: raise --beam ({beam}) to as many")
     if (source is None) != (output is None):
         raise UserError("--input and --output go together: give both, or neither for standard input and output")
+    if source is not None and output is not None:
+        if output.exists() and not output.is_file():
+            raise UserError(f"{output} is no file that could be replaced: name another --output")
+        if output.exists() and source.exists() and output.samefile(source):
+            raise UserError(f"--output {output} is the --input itself: name another file")
+    try:
+        prefix.encode()
+    except UnicodeEncodeError:
+        raise UserError("--prefix is not UTF-8 text: give plain words") from None
     if source is None and sys.stdin is None:
         raise UserError("there is no standard input: give it the text, nmt translate MODEL < text")
     machine = hardware.HardwareConfig(device=device)
@@ -117,6 +126,7 @@ def score(
     """Score translations by every usual metric, after a look at whether they can be scored."""
     from nmt import shifted
     from nmt.evaluation import Texts, evaluate
+    from nmt.foreign import Profiles
     from nmt.lines import read_lines
     from nmt.remains import remains
     from nmt.score_table import show
@@ -128,7 +138,10 @@ def score(
         raise UserError(f"{told}: all must have equally many, and at least one")
     system, reference = sides[hypotheses], sides[references]
     sources = sides[source] if source else [""] * len(reference)
-    for warning in [*remains(system, reference), *shifted.judge(sources, reference, system)]:
+    warnings = [*remains(system, reference), *shifted.judge(sources, reference, system)]
+    if source:
+        warnings += Profiles(sources, reference).judge(system, reference)
+    for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)
     show(evaluate({hypotheses.name: Texts(sources, reference, system, [False] * len(reference))}, language)[0])
 

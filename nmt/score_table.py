@@ -23,7 +23,7 @@ LOOKS: dict[str, Callable[[dict[str, Any]], str]] = {
     "blank": lambda found: f"{found['blank_lines']['hypothesis']:,}",
     "cut": lambda found: f"{found['unfinished']:,}" if "unfinished" in found else "unknown",
     "repeating": lambda found: f"{found['share_repeating']['hypothesis']:.1%}",
-    "equal to source": lambda found: f"{found['share_equal_to_source']:.1%}",
+    "equal to source": lambda found: f"{found['share_equal_to_source']:.1%}" if found["words"]["source"] else "unknown",
 }
 
 

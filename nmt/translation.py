@@ -19,7 +19,7 @@ from nmt.model import LEARNED_POSITIONS
 from nmt.products import SOURCE_STEP, Decoding
 from nmt.search import DecodeConfig, Hypothesis, beam_search, sample
 
-LONGEST = 4096  # tokens of a source: the memory of attention grows with the square of them, to more than a GiB for base here
+LONGEST = 2048  # tokens of a source: the memory of attention grows with the square of them
 # A model can spell any byte. These three would end a line, lose its last character, or make the file unreadable.
 NOT_IN_A_LINE = str.maketrans(dict.fromkeys("\n\r\0", " "))
 

@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
 from nmt import hardware
 from nmt.config import nearest, parse
@@ -86,9 +87,12 @@ def rows_of(table: Path, variant: str, section: dict[str, Any]) -> dict[str, dic
     """The variant's section as each row of the table file changes it, by the row's name. Raises UserError for what is not there."""
     try:
         content = YAML(typ="safe", pure=True).load(table.read_text(encoding="utf-8"))
-        changes = content["variants"][variant]
+        variants = content["variants"]
+        changes = variants[variant]
     except OSError as error:
         raise UserError(f"{table} cannot be read: {error.strerror}") from None
+    except (YAMLError, UnicodeDecodeError, TypeError):
+        raise UserError(f"{table} is no table of rows: name a file such as pipelines/table3.yaml") from None
     except KeyError:
         raise UserError(f"{table} has no rows over the variant {variant}: {nearest(variant, list(content['variants']))}") from None
     found = {}

@@ -3,8 +3,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from nmt.cleaning import RULES, Cleaner, CleaningConfig, in_scripts, join_whitespace, normalized
+from nmt.cleaning import RULES, Cleaner, CleaningConfig, Scripts, in_scripts, join_whitespace, normalized
 from nmt.config import parse
 from nmt.errors import UserError
 
@@ -179,3 +180,10 @@ def test_every_pair_is_kept_or_dropped_by_a_rule_and_cleaning_again_drops_nothin
 def test_impossible_limits_are_named(wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=f"c.cleaning.{min(wrong)}"):
         cleaner(**wrong)
+
+
+@pytest.mark.parametrize("name", ["KLINGON", "latin", "LAT", ""])
+def test_a_script_that_unicode_does_not_know_is_refused(name: str) -> None:
+    assert Scripts(src=["LATIN", "CJK"], tgt=["CYRILLIC"], min_share=0.5)
+    with pytest.raises(ValidationError, match="begins no name of a letter in Unicode"):
+        Scripts(src=[name], tgt=["LATIN"], min_share=0.5)

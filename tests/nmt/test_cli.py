@@ -138,6 +138,24 @@ def test_a_file_is_translated_as_a_stream_is_and_goes_on_after_a_stop(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
 
 
+def test_nothing_but_another_file_is_written_over(model_folder: Path, tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.write_text("the tree\n")
+    for output, sentence in (
+        (tmp_path, f"{tmp_path} is no file that could be replaced: name another --output"),
+        (Path("/dev/null"), "/dev/null is no file that could be replaced: name another --output"),
+        (tmp_path / ".." / tmp_path.name / "in", "is the --input itself: name another file"),
+    ):
+        found = CliRunner().invoke(app, ["translate", str(model_folder), "--input", str(source), "--output", str(output)])
+        assert isinstance(found.exception, UserError) and sentence in str(found.exception)
+    assert [path.name for path in tmp_path.iterdir()] == ["in"] and source.read_text() == "the tree\n"
+
+
+def test_a_prefix_that_is_no_text_is_refused(model_folder: Path) -> None:
+    found = CliRunner().invoke(app, ["translate", str(model_folder), "--prefix", "\udcff"], input="x")
+    assert isinstance(found.exception, UserError) and str(found.exception) == "--prefix is not UTF-8 text: give plain words"
+
+
 def test_input_and_output_go_together(model_folder: Path) -> None:
     result = CliRunner().invoke(app, ["translate", str(model_folder), "--input", "x"])
     assert isinstance(result.exception, UserError) and str(result.exception).startswith("--input and --output go together")
@@ -224,3 +242,14 @@ def test_files_that_cannot_be_scored_are_named_before_any_score(tmp_path: Path) 
     text = [f"Zeile {number * number} von {number} steht hier" for number in range(100)]
     code, output = score(tmp_path, text, text[1:] + text[:1])
     assert code == 2 and "shifted against each other" in output
+
+
+def test_translations_that_are_none_are_told(tmp_path: Path) -> None:
+    """With the source beside them, hypotheses in its language do not pass; without it nothing is claimed of it."""
+    sources = [f"the house number {n} stands beside the old church and its garden" for n in range(250)]
+    references = [f"das Haus Nummer {n} steht neben der alten Kirche und ihrem Garten" for n in range(250)]
+    (tmp_path / "src.en").write_text("".join(f"{line}\n" for line in sources))
+    _, told = score(tmp_path, sources, references, "--source", str(tmp_path / "src.en"))
+    assert "warning: " in told and "source" in told.partition("warning: ")[2].splitlines()[0]
+    _, plain = score(tmp_path, references, references)
+    assert "equal to source" in plain and "unknown" in plain.partition("equal to source")[2].splitlines()[0]
