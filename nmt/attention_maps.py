@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from nmt.batches import padded
+from nmt.bundle import Bundle
 from nmt.model import DecoderLayer, EncoderLayer, Transformer, attention, causal_mask
 from nmt.symbols import BOS
 
@@ -57,6 +58,23 @@ def cross_attention(model: Transformer, source: list[int], target: list[int]) ->
     src, tgt = (padded([side]).to(device) for side in (source, target))
     so_far = torch.cat([tgt.new_full((1, 1), BOS), tgt[:, :-1]], 1)
     return [weights.mean(0) for weights in attention_maps(model, src, so_far).cross]
+
+
+@dataclass(frozen=True)
+class AttentionMap:
+    """`weights[i][j]`: how much of the attention lies on piece j of the source when piece i of the target is chosen, mean of the heads."""
+
+    source: list[str]
+    target: list[str]
+    weights: list[list[float]]
+
+
+def attention_map(bundle: Bundle, source: str, target: str) -> AttentionMap:
+    """The map of a source line and its translation, end symbols included, rounded to two decimals. (Vaswani et al. 2017, §3.2.3)"""
+    src, tgt = bundle.tokenizer.encode([source])[0], bundle.tokenizer.encode([target])[0]
+    weights = cross_attention(bundle.model.eval(), list(src), list(tgt))[-1]
+    pieces = [[*bundle.tokenizer.pieces(ids), "</s>"] for ids in (src, tgt)]
+    return AttentionMap(pieces[0], pieces[1], [[round(weight, 2) for weight in row] for row in weights.tolist()])
 
 
 def _weights(queries: Tensor, keys: Tensor, mask: Tensor | None) -> Tensor:

@@ -77,7 +77,7 @@ def main(
 
 def attention_maps(averaged: Path, drawn: Sequence[Row]) -> list[dict[str, Any]]:
     """Where the model looks while it writes some of the `drawn` lines, each with the number of its line."""
-    from nmt.attention_map import attention_map  # torch takes a second to start
+    from nmt.attention_maps import attention_map  # torch takes a second to start
     from nmt.bundle import load_bundle
 
     bundle = load_bundle(averaged)
