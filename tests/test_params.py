@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dvc.utils.serialize import load_yaml, modify_yaml
 from ruamel.yaml import YAML
 
 from nmt.config import parse
@@ -28,6 +29,15 @@ CHECKPOINT_SECONDS = 600  # §6.1: "written at 10-minute intervals"
 def test_every_section_parses_and_fits_the_others_and_nothing_is_left_over() -> None:
     check(PARSED)
     assert PARSED.model_dump() == VALUES
+
+
+def test_dvc_can_set_a_value_and_read_the_file_again(tmp_path: Path) -> None:
+    # `dvc exp run -S` drops quotes, after which a colon inside {…} is no YAML to the parser that DVC reads with.
+    copy = tmp_path / FILE.name
+    copy.write_text(TEXT, encoding="utf-8")
+    with modify_yaml(copy) as values:
+        values["seed"] += 1
+    assert load_yaml(copy) == VALUES | {"seed": VALUES["seed"] + 1}
 
 
 def test_what_a_plain_run_builds_is_small() -> None:
