@@ -82,10 +82,10 @@ def line_figure(
     log_y: bool = False,
     log_x: bool = False,
     from_zero: bool = True,
-    mark: tuple[float, str] | None = None,
+    marks: Sequence[tuple[float, str]] = (),
     title: str = "",
 ) -> Figure:
-    """At most six `lines` over one axis, and at one place of it a mark with its words."""
+    """At most six `lines` over one axis, and at some places of it `marks` with their words."""
     with style.context(["default", STYLE]):  # whatever the user's own settings are
         figure = Figure(figsize=(WIDTH / 72, (HEIGHT + (24 if title else 0)) / 72), layout="constrained")
         axes = figure.subplots()
@@ -93,12 +93,14 @@ def line_figure(
             few = len(line.x) <= 60  # then the points themselves can be seen
             colour, dashes = COLOURS[f"series-{index + 1}"], DASHES[index % len(DASHES)]
             axes.plot(line.x, line.y, label=line.label, color=colour, linestyle=dashes, marker="o" if few else "", markersize=2.6)
-        if mark:
-            axes.axvline(mark[0], label=mark[1], color=COLOURS["ink"], linestyle=DASHES[2], linewidth=1)
+        for index, (place, words) in enumerate(marks):
+            axes.axvline(place, label=words, color=COLOURS["ink"], linestyle=DASHES[(index + 2) % len(DASHES)], linewidth=1)
         _scale(axes, log_y, log_x, from_zero)
         axes.set_xlabel(x_label)
         axes.set_title(title, fontsize=10)
-        if len(lines) > 1 or mark:
+        if marks:  # they run through the whole height, so the words stand below
+            figure.legend(loc="outside lower center", ncols=2, handlelength=2.2)
+        elif len(lines) > 1:
             axes.legend(handlelength=2.2)
     return figure
 

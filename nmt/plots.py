@@ -14,6 +14,7 @@ from nmt.optim import learning_rate
 BASES = (100.0, 10_000.0, 1_000_000.0)
 SPREADS = np.geomspace(0.1, 100, 61).tolist()
 LOGITS = 32  # into one softmax
+D_K = 64  # of base and big
 MAPS_ACROSS, TOKENS_ACROSS = 4, 64  # maps side by side, as many as fit on a screen
 
 
@@ -39,7 +40,7 @@ def of_formulas(d_model: int = 128, positions: int = 100, titles: bool = True) -
         "wavelengths": (
             line_figure(
                 [Line(f"base {base:,.0f}", dimensions, [2 * math.pi * base ** (i / d_model) for i in dimensions]) for base in BASES],
-                "dimension",
+                "dimension; the wavelength in positions",
                 log_y=True,
                 title=title("Wavelengths of the positions (§3.5)"),
             ),
@@ -77,10 +78,11 @@ def of_formulas(d_model: int = 128, positions: int = 100, titles: bool = True) -
                 [Line("largest weight", SPREADS, largest), Line("largest slope of it", SPREADS, slopes)],
                 "standard deviation of the softmax's inputs",
                 log_x=True,
+                marks=[(1, "scaled"), (math.sqrt(D_K), f"not scaled, d_k {D_K}")],
                 title=title(f"Softmax over {LOGITS} keys (§3.2.1)"),
             ),
-            f"Softmax over {LOGITS} random inputs (§3.2.1). With d_k 64, q·k has deviation 8 unscaled: one key takes nearly all and the"
-            " gradient fades. Divided by the root of d_k it is 1.",
+            f"Softmax over {LOGITS} random inputs (§3.2.1). With d_k {D_K}, q·k has deviation {math.sqrt(D_K):.0f} unscaled: one key takes"
+            " nearly all and the gradient fades. Divided by the root of d_k it is 1.",
         ),
     }
 
@@ -118,7 +120,8 @@ def of_attention(
         for number, weights in enumerate(layers, start=1):
             heads = [Map(f"head {head}", weights[head - 1].numpy(), rows, columns) for head in range(1, len(weights) + 1)]
             title = f"{kind} attention, layer {number}"
-            across = max(1, min(MAPS_ACROSS, len(heads), TOKENS_ACROSS // len(columns)))
+            most = max(1, min(MAPS_ACROSS, TOKENS_ACROSS // len(columns)))
+            across = math.ceil(len(heads) / math.ceil(len(heads) / most))  # as many in each row
             found[f"attention-{kind}-{number}"] = map_figure(heads, x_label, y_label, across=across, title=title)
     return found
 
@@ -136,9 +139,9 @@ def of_lengths(lengths: Sequence[float], losses: Sequence[float], bleus: Sequenc
     mark = f"longest in training, {longest}"
     return {
         "length-loss": line_figure(
-            [Line("", lengths, losses)], "tokens of the source", log_x=True, title=f"Loss, {text}", mark=(longest, mark)
+            [Line("", lengths, losses)], "tokens of the source", log_x=True, title=f"Loss, {text}", marks=[(longest, mark)]
         ),
         "length-bleu": line_figure(
-            [Line("", lengths, bleus)], "tokens of the source", log_x=True, title=f"BLEU, {text}", mark=(longest, mark)
+            [Line("", lengths, bleus)], "tokens of the source", log_x=True, title=f"BLEU, {text}", marks=[(longest, mark)]
         ),
     }
