@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from nmt.errors import UserError
-from nmt.shards import Ids, Shard, read_shard, shard_files
+from nmt.shards import Ids, Shard, epochs_of, read_shard, shard_files
 from nmt.symbols import BOS, EOS, PAD
 
 GROUP_SHARDS = 8
@@ -67,10 +67,10 @@ def updates(
     Of the pieces only those with a number in `wanted` (None: all) are made. Raises UserError, before the first update, when a pair alone
     is longer than an update.
     """
-    files = _fitting(shards, tokens_per_update)
+    epochs = _fitting(shards, tokens_per_update)
     skip, epoch = after, 0
     while True:
-        for group in _groups(files, tokens_per_update, seed, epoch):
+        for group in _groups(epochs[epoch % len(epochs)], tokens_per_update, seed, epoch):
             for rows in group.plan[skip:]:
                 cuts = _cuts(rows, microbatches)
                 pieces = {number: group.collate(cut) for number, cut in enumerate(cuts) if wanted is None or number in wanted}
@@ -139,8 +139,8 @@ def largest_piece(shards: Path, tokens_per_update: int, microbatches: int, seed:
 
     Raises UserError when a pair alone is longer than an update.
     """
-    files = _fitting(shards, tokens_per_update)
-    group = next(_groups(files, tokens_per_update, seed, 0))
+    epochs = _fitting(shards, tokens_per_update)
+    group = next(_groups(epochs[0], tokens_per_update, seed, 0))
 
     def size(rows: Rows) -> int:
         return rounded(len(rows)) * sum(rounded(int(lengths[rows].max())) for lengths in (group.src_lengths, group.tgt_lengths))
@@ -213,10 +213,10 @@ def in_order(shards: Path, tokens: int) -> Iterator[Batch]:
             yield collate([_pair(shard, r) for r in batch])
 
 
-def _fitting(shards: Path, tokens_per_update: int) -> list[Path]:
-    """The shards of a folder. Raises UserError when a pair alone is longer than an update."""
-    files = shard_files(shards)
-    for path in files:
+def _fitting(shards: Path, tokens_per_update: int) -> list[list[Path]]:
+    """The shards that the epochs read (`epochs_of`). Raises UserError when a pair alone is longer than an update."""
+    epochs = epochs_of(shards)
+    for path in (path for files in epochs for path in files):
         shard = read_shard(path)
         longer = np.maximum(shard.src.lengths, shard.tgt.lengths) + 1
         if longer.max() > tokens_per_update:
@@ -224,7 +224,7 @@ def _fitting(shards: Path, tokens_per_update: int) -> list[Path]:
                 f"train.tokens_per_update is {tokens_per_update}, but pair {longer.argmax()} of {path} has {longer.max()} tokens: "
                 "raise it, or lower cleaning.max_words and cleaning.max_characters"
             )
-    return files
+    return epochs
 
 
 def _pair(shard: Shard, row: int) -> tuple[Ids, Ids]:

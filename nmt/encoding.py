@@ -18,18 +18,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from nmt.chance import mixed
 from nmt.chunks import Chunk, ParallelText, sync
-from nmt.outputs import whole_file, whole_folder
+from nmt.outputs import whole_folder
+from nmt.shards import SIDES, write_lists
 from nmt.tokenizer import Tokenizer
 
 Places = NDArray[np.int64]
 Lengths = NDArray[np.int32]
 Ids = NDArray[np.unsignedinteger[Any]]
-SIDES = ("src", "tgt")
 CHECKED = 100  # one line of so many is decoded again
 BYTES = slice(4, 260)  # ids of the byte pieces
 
@@ -101,12 +100,9 @@ class Gatherer:
                 end = begin + int(lengths[-1][:, side].sum())
                 ids[side].append(np.array(np.load(here / f"{name}.npy", mmap_mode="r")[begin:end]))
         together = np.concatenate(lengths)
-        sides = [_lists(together[:, side], np.concatenate(ids[side])) for side in (0, 1)]
-        metadata = {"vocab_size": str(self.encoder.tokenizer.vocab_size), "tokenizer_sha256": self.encoder.tokenizer.sha256}
-        schema = pa.schema([(name, column.type) for name, column in zip(SIDES, sides, strict=True)], metadata)
-        with whole_file(self.folder / f"{shard:05}.arrow") as path:
-            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-                writer.write_batch(pa.record_batch(sides, schema=schema))
+        pieces = self.encoder.tokenizer
+        joined = [np.concatenate(side) for side in ids]
+        write_lists(self.folder / f"{shard:05}.arrow", joined, [together[:, 0], together[:, 1]], pieces.vocab_size, pieces.sha256)
         return len(together)
 
 
@@ -155,11 +151,6 @@ def statistics(encoder: Encoder) -> dict[str, Any]:
 def folder_of(work: Path, chunk: Chunk) -> Path:
     """Where a chunk's result stands."""
     return work / f"{chunk.number:06}"
-
-
-def _lists(lengths: Lengths, ids: Ids) -> pa.ListArray:
-    offsets = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(ids))
 
 
 def _tens(histogram: NDArray[np.int64]) -> list[int]:

@@ -6,6 +6,8 @@ special tokens, and the tokenizer's sha256 and vocabulary size in its schema:
     src                 tgt
     [812, 4, 95, 11]    [77, 1204, 5]
     [9, 310]            [42]
+
+Below it there may be folders `sampled-000`, `sampled-001`, … of the same pairs in other pieces, one for each epoch (nmt/resampling.py).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,8 +19,9 @@ import numpy as np
 import pyarrow as pa
 
 from nmt.errors import UserError
-from nmt.outputs import whole_folder
+from nmt.outputs import whole_file, whole_folder
 
+SIDES = ("src", "tgt")
 PAIRS_PER_SHARD = 500_000  # of 25 words a side: about 50 MB
 Ids = np.ndarray[tuple[int], np.dtype[np.unsignedinteger]]
 
@@ -71,6 +74,20 @@ def write_shards(
     return count
 
 
+def write_lists(
+    path: Path, ids: Sequence[Ids], lengths: Sequence[np.ndarray[tuple[int], np.dtype[np.int32]]], vocab_size: int, tokenizer_sha256: str
+) -> None:
+    """Write one shard from the token ids of all its sources and of all its targets, joined, and their lengths. It is whole or absent."""
+    sides = []
+    for joined, each in zip(ids, lengths, strict=True):
+        offsets = np.concatenate(([0], np.cumsum(each, dtype=np.int64)))
+        sides.append(pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(joined)))
+    metadata = {"vocab_size": str(vocab_size), "tokenizer_sha256": tokenizer_sha256}
+    schema = pa.schema([(name, side.type) for name, side in zip(SIDES, sides, strict=True)], metadata)
+    with whole_file(path) as building, pa.OSFile(str(building), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        writer.write_batch(pa.record_batch(sides, schema=schema))
+
+
 def shard_files(folder: Path) -> list[Path]:
     """The files of a folder of shards, in order. Raises UserError when there are none."""
     files = sorted(folder.glob("*.arrow"))
@@ -79,12 +96,20 @@ def shard_files(folder: Path) -> list[Path]:
     return files
 
 
+def epochs_of(folder: Path) -> list[list[Path]]:
+    """The files that a training on `folder` reads in its epochs, one after the other and then again from the first.
+
+    Raises UserError when there are none.
+    """
+    return [shard_files(sampled) for sampled in sorted(folder.glob("sampled-*"))] or [shard_files(folder)]
+
+
 def read_shard(path: Path) -> Shard:
     """Open one file without reading it. Raises UserError when it is not a shard."""
     try:
         batch = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
         metadata = {key.decode(): text.decode() for key, text in batch.schema.metadata.items()}
-        sides = [_side(batch.column(name)) for name in ("src", "tgt")]
+        sides = [_side(batch.column(name)) for name in SIDES]
         return Shard(sides[0], sides[1], int(metadata["vocab_size"]), metadata["tokenizer_sha256"])
     except (pa.ArrowException, LookupError, AttributeError, ValueError, OSError) as error:
         raise UserError(f"{path} is not a shard of this project ({error}): run the stage `shard` again") from None

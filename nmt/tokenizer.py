@@ -68,6 +68,20 @@ class Tokenizer:
         """Text of the ids, which hold no special pieces."""
         return self._processor.decode(list(ids))  # type: ignore[no-any-return]
 
+    def likeliest(self, line: str, count: int) -> list[tuple[list[int], float]]:
+        """Of a unigram model: the `count` likeliest segmentations of a line, or all if there are fewer, each with its log probability.
+
+        Up to a constant of the line, which the characters outside the vocabulary have in common.
+        """
+        found = self._processor.nbest_encode(line, nbest_size=count)
+        return [(ids, sum(self._processor.get_score(ids))) for ids in found]
+
+    def vocabulary(self) -> list[tuple[str, float]]:
+        """The piece and the score behind each id; of special pieces and bytes the piece is empty."""
+        model = self._processor
+        plain = [not (model.is_control(i) or model.is_unknown(i) or model.is_byte(i)) for i in range(self.vocab_size)]
+        return [(model.id_to_piece(i) if plain[i] else "", model.get_score(i)) for i in range(self.vocab_size)]
+
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """The pieces behind the ids, for people to read."""
         return [self._processor.id_to_piece(i) for i in ids]

@@ -18,6 +18,7 @@ from nmt.errors import UserError
 from nmt.hardware import HardwareConfig
 from nmt.model import ModelConfig
 from nmt.raw import read_manifest
+from nmt.resampling import Sampling
 from nmt.search import DecodeConfig
 from nmt.sources import Origin, check_corpus
 from nmt.tokenizer import TokenizerConfig
@@ -33,6 +34,7 @@ class Corpus(Origin):
 
     cleaning: CleaningConfig
     tokenizer: TokenizerConfig
+    subword_sampling: Sampling | None
 
 
 class Variant(Config):

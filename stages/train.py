@@ -53,7 +53,7 @@ def main(variant: str, shards: Path, checkpoints: Path, training: Path) -> None:
         return
     model_config = params.load(f"{variant}.model", ModelConfig)
     seed = params.seed()
-    files = [file for part in ("train", "valid") for file in shard_files(shards / part)]
+    files = [file for part in ("train", "valid") for file in [*shard_files(shards / part), *sorted((shards / part).glob("*/*.arrow"))]]
     name = fingerprint(_facts(seed, model_config, config, shards, files))
     with joined(device, machine.patience) as ranks, _scratch(Path(machine.scratch) / "train" / name, ranks) as scratch:
         ranks.check_same(name)

@@ -245,3 +245,19 @@ def test_in_order_has_every_pair_once_in_batches_of_at_most_so_many_padded_token
     assert Counter(row[0][0] for row in rows) == Counter(range(10, 111))
     assert all(max(batch.src.numel(), batch.tgt_out.numel()) <= 120 or len(batch.src) == 1 for batch in batches)
     assert len(batches) < 0.5 * len(lengths)
+
+
+def test_each_epoch_reads_its_own_shards_where_there_are_some_and_begins_again_with_the_first(tmp_path: Path) -> None:
+    def ids(epoch: int) -> list[tuple[list[int], list[int]]]:
+        return [([100 * epoch + row] * (3 + epoch), [7]) for row in range(10)]
+
+    write_shards(ids(9), tmp_path / "s", 60_000, "0" * 64)
+    for number in (1, 2):
+        write_shards(ids(number), tmp_path / "s" / f"sampled-00{number - 1}", 60_000, "0" * 64)
+    plan = itertools.islice(updates(tmp_path / "s", 200, 1, seed=1), 4)  # one update an epoch
+    seen = [{int(piece.src[row, 0]) // 100 for piece in update.pieces.values() for row in range(10)} for update in plan]
+    assert seen == [{1}, {2}, {1}, {2}]
+    [resumed] = take(tmp_path / "s", 1, tokens=200, microbatches=1, after=3)
+    assert int(resumed.pieces[0].src[0, 0]) // 100 == 2
+    with pytest.raises(UserError, match="sampled-001.*has 6 tokens"):
+        take(tmp_path / "s", 1, tokens=5)

@@ -7,13 +7,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 from ruamel.yaml import YAML
 
-from nmt import encoding
+from nmt import encoding, resampling
 from nmt.errors import UserError
-from nmt.shards import read_pairs, read_shard, shard_files, write_shards
+from nmt.shards import read_pairs, read_shard, shard_files, write_lists, write_shards
 from nmt.tokenizer import Tokenizer, TokenizerConfig, train_tokenizer
 from stages import shard
 from tests.copy_task import HARDWARE, PROJECT, run
@@ -23,8 +24,8 @@ VALID = [("a new house", "ein neues Haus"), ("", "leer"), ("\u65b0\u3057\u3044 ð
 PATHS = [Path(name) for name in ("clean", "raw", "tokenizer.model", "shards", "statistics.json")]
 
 
-def write_params(workers: int) -> None:
-    toy = {"languages": {"src": "en", "tgt": "de"}}
+def write_params(workers: int, sampling: dict[str, float] | None = None, kind: str = "bpe") -> None:
+    toy = {"languages": {"src": "en", "tgt": "de"}, "subword_sampling": sampling, "tokenizer": {"type": kind}}
     YAML(typ="safe", pure=True).dump({"corpora": {"toy": toy}, "hardware": HARDWARE | {"workers": workers}}, Path("params.yaml"))
 
 
@@ -100,6 +101,76 @@ def test_1_2_and_7_workers_give_the_same_bytes(monkeypatch: pytest.MonkeyPatch) 
         shard.main("corpora.toy", *PATHS)
         found.append(outputs())
     assert found[0] == found[1] == found[2] and len(found[0]) == 4
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_each_epoch_has_the_same_text_in_other_pieces(kind: Literal["bpe", "unigram"], monkeypatch: pytest.MonkeyPatch) -> None:
+    config = TokenizerConfig(type=kind, vocab_size=300, normalization="identity", sample_lines=1000)
+    text = [line for pair in TRAIN for line in pair] + [f"{a}{b}" for a in ("ver", "be", "ent") for b in ("laufen", "stehen", "lassen")] * 5
+    Path("tokenizer.model").write_bytes(train_tokenizer(text, config, "corpora.toy.tokenizer"))
+    monkeypatch.setattr(shard, "PAIRS_PER_SHARD", 13)
+    shard.main("corpora.toy", *PATHS)
+    plain = outputs()
+    write_params(1, {"alpha": 0.3, "epochs": 3}, kind)
+    shard.main("corpora.toy", *PATHS)
+    found = outputs()
+    assert {name: found[name] for name in plain if name.endswith(".arrow")} == {n: plain[n] for n in plain if n.endswith(".arrow")}
+    tokenizer = Tokenizer.load(Path("tokenizer.model"))
+    folders = [Path("shards/train"), *(Path(f"shards/train/sampled-00{epoch}") for epoch in range(3))]
+    pieces = [[side.tolist() for pair in read_pairs(folder) for side in pair] for folder in folders]
+    decoded = [[tokenizer.decode(ids) for ids in sentences] for sentences in pieces]
+    assert decoded[0] == decoded[1] == decoded[2] == decoded[3]
+    assert len({str(sentences) for sentences in pieces}) == 4
+    shares = json.loads(found["statistics.json"])["train"]["sampled"]
+    counts = [sum(len(ids) for sentences in epochs for ids in sentences[side::2]) for epochs in (pieces[:1], pieces[1:]) for side in (0, 1)]
+    assert shares == {"epochs": 3, "src": round(counts[2] / counts[0] / 3, 4), "tgt": round(counts[3] / counts[1] / 3, 4)}
+
+
+def test_pieces_drawn_for_an_epoch_do_not_depend_on_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard, "PAIRS_PER_SHARD", 13)
+    monkeypatch.setattr(resampling, "BLOCK", 5)
+    write_params(1, {"alpha": 0.3, "epochs": 2})
+    found = []
+    for chunk in (1, 4, 10_000):
+        monkeypatch.setattr(shard, "CHUNK", chunk)
+        shard.main("corpora.toy", *PATHS)
+        found.append(outputs())
+    assert found[0] == found[1] == found[2] and len(found[0]) == 8
+
+
+def test_what_was_drawn_before_a_failure_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard, "PAIRS_PER_SHARD", 13)
+    write_params(1, {"alpha": 0.3, "epochs": 2})
+    shard.main("corpora.toy", *PATHS)
+    undisturbed = outputs()
+    written: list[Path] = []
+
+    def write(path: Path, *rest: Any) -> None:
+        if len(written) == 3:
+            raise OSError(28, "No space left on device")
+        written.append(path)
+        write_lists(path, *rest)
+
+    shutil.rmtree("shards")
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
+        patch.setattr(resampling, "write_lists", write)
+        shard.main("corpora.toy", *PATHS)
+    assert not Path("shards").exists()
+    later: list[Path] = []
+    monkeypatch.setattr(resampling, "write_lists", lambda path, *rest: (later.append(path), write_lists(path, *rest)))
+    shard.main("corpora.toy", *PATHS)
+    assert (len(written), len(later)) == (3, 1) and outputs() == undisturbed
+
+
+@pytest.mark.slow
+def test_processes_draw_the_same_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard, "PAIRS_PER_SHARD", 13)
+    found = []
+    for workers in (1, 3):
+        write_params(workers, {"alpha": 0.3, "epochs": 2})
+        shard.main("corpora.toy", *PATHS)
+        found.append(outputs())
+    assert found[0] == found[1]
 
 
 def test_what_the_text_is_made_of_is_counted() -> None:
