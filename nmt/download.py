@@ -8,9 +8,10 @@
 
 import fcntl
 import hashlib
+import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.client import HTTPException
 from pathlib import Path, PurePosixPath
@@ -20,6 +21,8 @@ from urllib.request import Request, urlopen
 
 from nmt.errors import UserError
 from nmt.progress import Progress
+
+log = logging.getLogger(__name__)
 
 MEGABYTE = 1_000_000
 ATTEMPTS = 5  # in a row that bring nothing new
@@ -32,11 +35,12 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def download(url: str, sha256: str | None, folder: Path) -> tuple[Path, str]:
+def download(url: str, sha256: str | None, folder: Path, mirrors: Mapping[str, str] | None = None) -> tuple[Path, str]:
     """The file behind `url` in `folder`, downloaded unless it is there already, and its SHA-256.
 
-    With `sha256` None the hash of the first download is recorded beside it and required ever after. Proxies of the
-    environment are used. Raises UserError when the server cannot be reached or what it sends is not what it should be.
+    `mirrors` maps the beginning of an address to the one to ask first: {"https://www.statmt.org": "http://files.our.net/statmt"}. With
+    `sha256` None the hash of the first download is recorded beside it and required ever after. Proxies of the environment are used.
+    Raises UserError when no server can be reached or what it sends is not what it should be.
     """
     name = PurePosixPath(urlsplit(url).path)
     path = folder / f"{name.stem}-{hashlib.sha256(url.encode()).hexdigest()[:8]}{name.suffix}"
@@ -46,18 +50,32 @@ def download(url: str, sha256: str | None, folder: Path) -> tuple[Path, str]:
         expected = sha256 or (record.read_text("ascii").strip() if record.exists() else None)
         if expected is not None and path.exists() and sha256_of(path) == expected:
             return path, expected
-        found = _bring(url, expected, part)
-        if found != expected and (expected is not None or _is_web_page(part)):
-            what = "a web page" if _is_web_page(part) else f"a file with the SHA-256 {found}"
-            part.unlink()
-            if expected is None:
-                raise UserError(f"{url}: the server sent {what} instead of the archive: check the address")
-            whose = "in params.yaml" if sha256 else f"of the first download; delete {record} to accept the new file"
-            raise UserError(f"{url}: the server sent {what}, refused because it is not {expected} ({whose})")
+        whose = "in params.yaml" if sha256 else f"of the first download; delete {record} to accept the new file"
+        places = [place + url.removeprefix(begin) for begin, place in (mirrors or {}).items() if url.startswith(begin)]
+        for place in places:
+            try:
+                found = _verified(place, expected, whose, part)
+                break
+            except UserError as error:
+                log.warning("hardware.mirrors: %s; the next address is asked", error)
+        else:
+            found = _verified(url, expected, whose, part)
         if sha256 is None:
             record.write_text(found + "\n", "ascii")
         os.replace(part, path)
     return path, found
+
+
+def _verified(url: str, expected: str | None, whose: str, part: Path) -> str:
+    """Make `part` what it should be, and return its hash. Raises UserError, and leaves none, when it is something else."""
+    found = _bring(url, expected, part)
+    if found != expected and (expected is not None or _is_web_page(part)):
+        what = "a web page" if _is_web_page(part) else f"a file with the SHA-256 {found}"
+        part.unlink()
+        if expected is None:
+            raise UserError(f"{url}: the server sent {what} instead of the archive: check the address")
+        raise UserError(f"{url}: the server sent {what}, refused because it is not {expected} ({whose})")
+    return found
 
 
 @contextmanager
@@ -88,6 +106,8 @@ def _complete(url: str, part: Path) -> None:
         try:
             return _request(url, part)
         except (OSError, HTTPException) as error:
+            if isinstance(error, HTTPError):
+                error.close()  # it holds the connection
             if isinstance(error, HTTPError) and error.code < 500:
                 raise UserError(f"{url}: the server answers {error.code} {error.reason}: check the address") from None
             failures = 0 if _size(part) > before else failures + 1
@@ -103,7 +123,7 @@ def _request(url: str, part: Path) -> None:
         response = urlopen(Request(url, headers={"Range": f"bytes={have}-"} if have else {}), timeout=TIMEOUT)
     except HTTPError as error:
         if have and error.code == 416:  # nothing lies behind the bytes we have: the hash tells whether they are the right ones
-            return
+            return error.close()
         raise
     with response:
         if response.status != 206:  # the server sends the whole, whatever was asked for

@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 GLIBC_M_TRIM_THRESHOLD, GLIBC_M_TOP_PAD, GLIBC_M_MMAP_MAX = -1, -2, -4
 MADV_HUGEPAGE, HUGE_PAGE = 14, 2 << 20
 HEAP = 1 << 30  # bytes that are to lie in huge pages
+Address = Annotated[str, Field(pattern=r"^https?://[^/]+")]
 
 
 class HardwareConfig(Config):
@@ -35,6 +36,7 @@ class HardwareConfig(Config):
     scratch: str = Field(".scratch", min_length=1)
     decode_tokens: int = Field(6000, ge=1)
     workers: Literal["auto"] | Annotated[int, Field(ge=1, le=1024)] = "auto"
+    mirrors: dict[Address, Address] = {}
 
 
 def prepare(config: HardwareConfig) -> "torch.device":

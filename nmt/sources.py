@@ -1,6 +1,6 @@
 """The kinds of source a corpus may come from, and what holds between the source, what is held out and the test sets."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -72,11 +72,14 @@ def held_out_test(origin: Origin) -> str:
     return next((name for name in origin.test if name not in named), origin.test[0])
 
 
-def open_source(origin: Origin, downloads: Path, work: Path, counted: Counted) -> tuple[dict[str, Any], Iterator[Pair]]:
+def open_source(
+    origin: Origin, downloads: Path, work: Path, counted: Counted, mirrors: Mapping[str, str] | None = None
+) -> tuple[dict[str, Any], Iterator[Pair]]:
     """Bring the text of a checked corpus to this machine; returns what it came from, and its pairs, to be read once.
 
     The first is plain data for the manifest: kind, and names, hashes and sizes in bytes. `downloads` is kept, `work` is
-    an empty folder for this run. Raises UserError for whatever is wrong with the source, while it is read if need be.
+    an empty folder for this run, `mirrors` as in `nmt.download`. Raises UserError for whatever is wrong with the source, while it is
+    read if need be.
     """
     source, held_out = origin.source, origin.held_out
     facts: dict[str, Any] = {"kind": source.kind}
@@ -93,7 +96,7 @@ def open_source(origin: Origin, downloads: Path, work: Path, counted: Counted) -
         }
         return facts, package_pairs(source, packages, origin.languages, held_out, held_out_test(origin), counted)
     if isinstance(source, ArchivesSource):
-        brought = {name: download(archive.url, archive.sha256, downloads) for name, archive in source.archives.items()}
+        brought = {name: download(archive.url, archive.sha256, downloads, mirrors) for name, archive in source.archives.items()}
         facts["archives"] = {
             name: {"url": archive.url, "sha256": brought[name][1], "bytes": brought[name][0].stat().st_size}
             for name, archive in source.archives.items()

@@ -28,10 +28,10 @@ def fetch(section: str, raw: Path, manifest: Path) -> None:
     """Write the folder `raw` and the file `manifest` of one corpus, or, with a UserError, neither."""
     origin = parse(Origin, {name: params.value(f"{section}.{name}") for name in Origin.model_fields}, section)
     check_corpus(section, origin.source, origin.held_out, origin.test)
-    scratch = Path(params.load("hardware", HardwareConfig).scratch)
+    machine = params.load("hardware", HardwareConfig)
     counted = Counted()
     with passing_folder(raw.with_name(raw.name + ".work")) as work:
-        facts, pairs = open_source(origin, scratch / "downloads", work, counted)
+        facts, pairs = open_source(origin, Path(machine.scratch) / "downloads", work, counted, machine.mirrors)
         with whole_folder(raw) as folder, whole_file(manifest) as file:
             languages = (origin.languages.src, origin.languages.tgt)
             sets = write_raw(pairs, folder, languages, [TRAIN, VALID, *origin.test])

@@ -177,3 +177,32 @@ def test_two_who_ask_at_once_share_one_download(server: Server, tmp_path: Path) 
     for thread in threads:
         thread.join()
     assert len(set(found)) == 1 and len(found) == 4 and len(server.asked) == 1
+
+
+@pytest.fixture
+def mirror(server: Server) -> Iterator[Server]:
+    with Server() as other:
+        thread = threading.Thread(target=other.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield other
+        other.shutdown()
+        thread.join()
+
+
+def test_a_mirror_is_asked_first(server: Server, mirror: Server, tmp_path: Path) -> None:
+    mirrors = {server.url.removesuffix("/corpus/dev.tgz"): mirror.url.removesuffix("/corpus/dev.tgz"), "https://elsewhere.org": "http://no"}
+    path, found = download(server.url, SHA256, tmp_path, mirrors)
+    assert found == SHA256 and path.read_bytes() == CONTENT and (len(mirror.asked), len(server.asked)) == (1, 0)
+    assert download(server.url, SHA256, tmp_path)[0] == path and not server.asked  # the same file as without a mirror
+
+
+@pytest.mark.parametrize("status, content", [(404, CONTENT), (200, CONTENT[:-1] + b"x")])
+def test_a_mirror_that_lacks_the_file_or_has_another_one_is_passed_over_with_a_word(
+    status: int, content: bytes, server: Server, mirror: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    mirror.status, mirror.content = status, content
+    begin = server.url.removesuffix("/dev.tgz")
+    path, found = download(server.url, SHA256, tmp_path, {begin: mirror.url.removesuffix("/dev.tgz")})
+    assert found == SHA256 and path.read_bytes() == CONTENT and len(server.asked) == 1
+    [record] = caplog.records
+    assert mirror.url in record.getMessage() and "hardware.mirrors" in record.getMessage()
