@@ -6,6 +6,7 @@
     ratio                 one side has more than max_ratio times the words of the other
     letterless            a side has no letter: digits and punctuation alone  (if drop_letterless)
     script                too few letters of a side are of its `scripts`      (unless that is null)
+    language              a side is clearly in another language               (unless `language` is null)
     identical             both sides are equal                                (if drop_identical)
     held_out              the source stands in valid or in a test set         (if drop_held_out)
     held_out_normalized   so it does but for case, width, punctuation         (if drop_held_out_normalized)
@@ -24,6 +25,8 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from nmt.config import Config
+from nmt.identification import LanguageRule, is_other, known
+from nmt.languages import Languages
 from nmt.lines import is_blank, join_whitespace
 
 RULES = (
@@ -33,6 +36,7 @@ RULES = (
     "ratio",
     "letterless",
     "script",
+    "language",
     "identical",
     "held_out",
     "held_out_normalized",
@@ -70,6 +74,7 @@ class CleaningConfig(Config):
     drop_control: bool
     drop_letterless: bool
     scripts: Scripts | None
+    language: LanguageRule | None
     drop_identical: bool
     drop_held_out: bool
     drop_held_out_normalized: bool
@@ -78,10 +83,14 @@ class CleaningConfig(Config):
 
 
 class Cleaner:
-    """Judges pairs, each by itself. `held_out` are the source sentences of valid and of all test sets."""
+    """Judges pairs, each by itself. `held_out` are the source sentences of valid and of all test sets.
 
-    def __init__(self, config: CleaningConfig, held_out: Iterable[str]) -> None:
+    Raises UserError where the rule `language` is on and cannot tell the `languages`.
+    """
+
+    def __init__(self, config: CleaningConfig, held_out: Iterable[str], languages: Languages) -> None:
         self.config = config
+        self.languages = None if config.language is None else (known(languages.src), known(languages.tgt))
         self.held_out = {join_whitespace(line) for line in held_out}
         self.normalized = {normalized(line) for line in self.held_out} if config.drop_held_out_normalized else set()
 
@@ -113,6 +122,9 @@ class Cleaner:
             in_scripts(src, config.scripts.src, config.scripts.min_share) and in_scripts(tgt, config.scripts.tgt, config.scripts.min_share)
         ):
             return "script"
+        if config.language and self.languages:
+            if is_other(src, self.languages[0], config.language) or is_other(tgt, self.languages[1], config.language):
+                return "language"
         if config.drop_identical and src == tgt:
             return "identical"
         if config.drop_held_out and self.leaks(src):

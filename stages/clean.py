@@ -54,7 +54,7 @@ def main(section: str, raw: Path, manifest: Path, clean: Path, ledger: Path, cle
     }
     with held(Path(machine.scratch) / "clean" / fingerprint(state)) as work:
         with Progress("clean", text.lines, "pairs") as progress:
-            for done in ordered(Judge(Cleaner(config, held_out), text, work), text.chunks(), worker_count(machine.workers)):
+            for done in ordered(Judge(Cleaner(config, held_out, languages), text, work), text.chunks(), worker_count(machine.workers)):
                 progress.advance(done)
         duplicates = find_duplicates(text, work, config)
         with whole_folder(clean) as folder, whole_file(ledger) as ledger_file, whole_file(cleaning) as cleaning_file:

@@ -74,7 +74,8 @@ def test_packages_are_marked_by_empty_init_files() -> None:
 def test_what_is_imported_from_elsewhere_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    declared = {_distribution(line) for line in [*project["dependencies"], *extras["export"], *extras["serve"], *extras["cluster"]]}
+    named = [*project["dependencies"], *(line for name in ("export", "language", "serve", "cluster") for line in extras[name])]
+    declared = {_distribution(line) for line in named}
     installed = packages_distributions()
     for path in MODULES:
         for name in {name.split(".")[0] for name in imports(path)} - set(PACKAGES) - sys.stdlib_module_names:

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from nmt.cleaning import RULES, Cleaner, CleaningConfig, Scripts, in_scripts, join_whitespace, normalized
 from nmt.config import parse
 from nmt.errors import UserError
+from nmt.languages import Languages
 
 STRICT: dict[str, Any] = {
     "join_whitespace": True,
@@ -17,6 +18,7 @@ STRICT: dict[str, Any] = {
     "drop_control": True,
     "drop_letterless": True,
     "scripts": None,
+    "language": None,
     "drop_identical": True,
     "drop_held_out": True,
     "drop_held_out_normalized": False,
@@ -26,7 +28,7 @@ STRICT: dict[str, Any] = {
 
 
 def cleaner(held_out: tuple[str, ...] = (), **changes: Any) -> Cleaner:
-    return Cleaner(parse(CleaningConfig, STRICT | changes, "c.cleaning"), held_out)
+    return Cleaner(parse(CleaningConfig, STRICT | changes, "c.cleaning"), held_out, Languages(src="en", tgt="de"))
 
 
 def rule(tested: Cleaner, src: str, tgt: str) -> str | None:
@@ -187,3 +189,26 @@ def test_a_script_that_unicode_does_not_know_is_refused(name: str) -> None:
     assert Scripts(src=["LATIN", "CJK"], tgt=["CYRILLIC"], min_share=0.5)
     with pytest.raises(ValidationError, match="begins no name of a letter in Unicode"):
         Scripts(src=[name], tgt=["LATIN"], min_share=0.5)
+
+
+@pytest.mark.parametrize(
+    ("src", "tgt", "expected"),
+    [
+        ("The files could not be copied to the folder.", "Die Dateien konnten nicht in den Ordner kopiert werden.", None),
+        ("The files could not be copied to the folder.", "The files could not be copied to this other folder.", "language"),
+        ("Die Dateien konnten nicht kopiert werden, schade.", "Die Dateien konnten nicht in den Ordner kopiert werden.", "language"),
+        ("The files could not be copied to the folder.", "Les fichiers n'ont pas pu être copiés dans le dossier.", "language"),
+        ("Les fichiers", "Les fichiers", "identical"),  # too short to tell
+    ],
+)
+def test_a_side_in_another_language_is_dropped(src: str, tgt: str, expected: str | None) -> None:
+    tested = cleaner(language={"min_characters": 30, "min_confidence": 0.9}, max_words=50, max_characters=500, max_ratio=9.0)
+    assert rule(tested, src, tgt) == expected
+    assert expected == "identical" or rule(cleaner(max_words=50, max_characters=500, max_ratio=9.0), src, tgt) is None
+
+
+def test_a_language_that_cannot_be_told_is_named() -> None:
+    config = parse(CleaningConfig, STRICT | {"language": {"min_characters": 30, "min_confidence": 0.9}}, "c.cleaning")
+    Cleaner(config, (), Languages(src="en-GB", tgt="pt_BR"))
+    with pytest.raises(UserError, match=r"cannot tell tlh: .*; make it null"):
+        Cleaner(config, (), Languages(src="en", tgt="tlh"))

@@ -16,6 +16,7 @@ from ruamel.yaml import YAML
 from nmt.cleaning import RULES, Cleaner, CleaningConfig
 from nmt.config import parse
 from nmt.errors import UserError
+from nmt.languages import Languages
 from nmt.pairs import Pair
 from nmt.raw import Manifest, write_manifest, write_raw
 from stages import clean as stage
@@ -133,7 +134,7 @@ def many(count: int) -> list[Pair]:
 def cleaned_plainly(pairs: list[Pair], sources: bool) -> tuple[list[tuple[str, str]], list[tuple[str, int, int, str]]]:
     """What should be kept and dropped, pair by pair, with sets that hold everything."""
     config = parse(CleaningConfig, PARAMS["corpora"]["demo"]["cleaning"] | LIMITS, "c")
-    cleaner = Cleaner(config, [pair.src for pair in pairs if pair.set != "train"])
+    cleaner = Cleaner(config, [pair.src for pair in pairs if pair.set != "train"], Languages(src="en", tgt="de"))
     kept: list[tuple[str, str]] = []
     rows, seen, seen_sources, counts = [], set(), set(), Counter[str]()
     for number, pair in enumerate(pair for pair in pairs if pair.set == "train"):
