@@ -14,6 +14,7 @@ from nmt.errors import UserError
 from nmt.figures import SERIES, Line, chart
 from nmt.outputs import whole_file
 from nmt.pages import render
+from nmt.published import BLEU, METRIC
 from stages.command import run
 
 TEMPLATE = Path(__file__).with_name("index.html.j2")
@@ -33,7 +34,7 @@ def main(runs: Annotated[Path, typer.Argument(help="the folder of the runs")] = 
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """What the page says of a model: its name, config, sets, perplexity, and its curve of valid perplexity over updates."""
+    """What the page says of a model: its name, config, sets, BLEU beside the paper's, perplexity, and its curve on valid over updates."""
     scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
     config = folder / "averaged" / "config.json"
     return {
@@ -41,6 +42,11 @@ def read_run(folder: Path) -> dict[str, Any]:
         "report": f"{folder.parent.name}/{folder.name}/report.html" if (folder / "report.html").exists() else None,
         "config": json.loads(config.read_text(encoding="utf-8")) if config.exists() else {},
         "tests": {name: found for name, found in scores["sets"].items() if name != "valid"},
+        "paper": [
+            (name, found[METRIC]["score"], BLEU[folder.parent.name, folder.name][name])
+            for name, found in scores["sets"].items()
+            if name in BLEU.get((folder.parent.name, folder.name), {}) and METRIC in found
+        ],
         "perplexity": scores["perplexity"]["average"],
         "curve": read_curve(folder / "training.tsv"),
     }

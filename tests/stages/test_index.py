@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from nmt.errors import UserError
+from nmt.published import METRIC
 from stages.index import main
 from tests.stages.test_report import HEADER, Page, set_scores
 
@@ -38,6 +39,17 @@ def test_every_model_has_its_scores_and_the_way_to_its_report(tmp_path: Path) ->
     links = [attributes["href"] for tag, attributes in page.tags if tag == "a"]
     assert links == ["#models", "demo/tiny/report.html"]
     assert {"script", "link", "img"} & {tag for tag, _ in page.tags} == set()
+
+
+def test_models_of_the_papers_data_stand_beside_the_papers_bleu(tmp_path: Path) -> None:
+    add_run(tmp_path, "demo/base", {"test": set_scores(1, 2)}, 5)
+    main(tmp_path / "runs")
+    assert "Beside the paper" not in Page((tmp_path / "runs" / "index.html").read_text("utf-8")).text()
+    for variant, score in (("base", 26.8), ("big", 28.5)):
+        add_run(tmp_path, f"wmt14-en-de/{variant}", {"newstest2014": set_scores(20, 2) | {METRIC: {"score": score}}}, 4.5)
+    main(tmp_path / "runs")
+    text = Page((tmp_path / "runs" / "index.html").read_text("utf-8")).text()
+    assert "wmt14-en-de base newstest2014 26.80 27.3 -0.50 wmt14-en-de big newstest2014 28.50 28.4 +0.10" in text  # the paper's Table 2
 
 
 def test_an_empty_workspace_is_told_what_to_do(tmp_path: Path) -> None:
