@@ -7,8 +7,9 @@
     work/000000/lengths.npy                    [pairs, 2] tokens of each side, in the same order
     work/000000/pairs.npy                      [shards] how many pairs each shard gets
     work/000000/counts.json, used.npy          what `statistics` adds up
+    work/shard-00000/pairs.arrow               what step 2 leaves
 
-A chunk's folder is whole or absent, so a run that was stopped goes on behind its last chunk. The pairs of a shard stay in the order of the
+A folder is whole or absent, so a run that was stopped goes on behind its last chunk or shard. The pairs of a shard stay in the order of the
 text: whoever trains on them shuffles them anew in each epoch (nmt/batches.py).
 """
 
@@ -22,8 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from nmt.chance import mixed
-from nmt.chunks import Chunk, ParallelText, sync
-from nmt.outputs import whole_file, whole_folder
+from nmt.chunks import Chunk, ParallelText, made
 from nmt.tokenizer import Tokenizer
 
 Places = NDArray[np.int64]
@@ -46,9 +46,8 @@ class Encoder:
     def __call__(self, chunk: Chunk) -> int:
         """Leave the chunk's folder; returns the number of pairs. What is there already is kept."""
         if not folder_of(self.work, chunk).exists():
-            with whole_folder(folder_of(self.work, chunk)) as folder:
+            with made(folder_of(self.work, chunk)) as folder:
                 self._encode(chunk, folder)
-                sync(folder)
         return chunk.lines
 
     @property
@@ -84,10 +83,16 @@ class Gatherer:
     """Step 2, to be called by any process with the number of a shard."""
 
     encoder: Encoder
-    folder: Path
 
-    def __call__(self, shard: int) -> int:
-        """Write the file of that shard in `folder`; returns the number of its pairs."""
+    def __call__(self, shard: int) -> Path:
+        """Leave the shard's folder; returns its file. What is there already is kept."""
+        file = self.encoder.work / f"shard-{shard:05}" / "pairs.arrow"
+        if not file.exists():
+            with made(file.parent) as folder:
+                self._gather(shard, folder / file.name)
+        return file
+
+    def _gather(self, shard: int, path: Path) -> None:
         lengths: list[Lengths] = []  # of each chunk [pairs, 2]
         ids: tuple[list[Ids], list[Ids]] = ([], [])
         for chunk in self.encoder.text.chunks():
@@ -104,10 +109,8 @@ class Gatherer:
         sides = [_lists(together[:, side], np.concatenate(ids[side])) for side in (0, 1)]
         metadata = {"vocab_size": str(self.encoder.tokenizer.vocab_size), "tokenizer_sha256": self.encoder.tokenizer.sha256}
         schema = pa.schema([(name, column.type) for name, column in zip(SIDES, sides, strict=True)], metadata)
-        with whole_file(self.folder / f"{shard:05}.arrow") as path:
-            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-                writer.write_batch(pa.record_batch(sides, schema=schema))
-        return len(together)
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+            writer.write_batch(pa.record_batch(sides, schema=schema))
 
 
 def dealt(first: int, count: int, shards: int) -> Places:

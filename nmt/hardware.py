@@ -35,6 +35,7 @@ class HardwareConfig(Config):
     scratch: str = Field(".scratch", min_length=1)
     decode_tokens: int = Field(6000, ge=1)
     workers: Literal["auto"] | Annotated[int, Field(ge=1, le=1024)] = "auto"
+    dask: str | None = None
 
 
 def prepare(config: HardwareConfig) -> "torch.device":

@@ -5,7 +5,7 @@ statistics.json, for train and valid: pairs, and by side
  "longest": 7, "lengths": [2],                             lines of 0 to 9 pieces, of 10 to 19, …, of 200 and more
  "checked": 1, "altered": 0}                               one line of a hundred is decoded again: does it come back?
 
-`hardware.workers` processes share the work. A run that was stopped is taken up where it was.
+`hardware.workers` processes or a Dask cluster share the work. A run that was stopped is taken up where it was.
 """
 
 import json
@@ -13,16 +13,16 @@ import shutil
 from pathlib import Path
 
 from nmt.chunks import parallel_text
+from nmt.cluster import shared
 from nmt.code import digest, imported_files
 from nmt.encoding import Encoder, Gatherer, statistics
 from nmt.hardware import HardwareConfig
 from nmt.languages import Languages
 from nmt.outputs import whole_file, whole_folder
 from nmt.progress import Progress
-from nmt.scratch import fingerprint, held
+from nmt.scratch import fingerprint, held, link_or_copy
 from nmt.shards import PAIRS_PER_SHARD
 from nmt.tokenizer import Tokenizer
-from nmt.workers import ordered, worker_count
 from stages import params
 from stages.command import run
 
@@ -34,7 +34,6 @@ def main(corpus: str, clean: Path, raw: Path, tokenizer: Path, shards: Path, sta
     """Tokenize `clean`/train and `raw`/valid of the section `corpus`; write the folders `shards`/train and `shards`/valid."""
     languages = params.load(f"{corpus}.languages", Languages)
     machine = params.load("hardware", HardwareConfig)
-    workers = worker_count(machine.workers)
     pieces = Tokenizer.load(tokenizer)
     code = digest(imported_files("stages.shard", ROOT), ROOT)
     found = {}
@@ -50,15 +49,16 @@ def main(corpus: str, clean: Path, raw: Path, tokenizer: Path, shards: Path, sta
                 "size": size,
                 "code": code,
             }
-            with held(Path(machine.scratch) / "shard" / fingerprint(state)) as work:
+            with held(Path(machine.scratch).absolute() / "shard" / fingerprint(state)) as work:
                 encoder = Encoder(pieces, text, -(-text.lines // size), work)
                 with Progress(f"encode {name}", text.lines, "pairs") as progress:
-                    for pairs in ordered(encoder, text.chunks(), workers):
+                    for pairs in shared(encoder, text.chunks(), machine, work):
                         progress.advance(pairs)
                 (building / name).mkdir()
-                with Progress(f"shard {name}", text.lines, "pairs") as progress:
-                    for pairs in ordered(Gatherer(encoder, building / name), range(encoder.shards), workers):
-                        progress.advance(pairs)
+                with Progress(f"shard {name}", encoder.shards, "shards") as progress:
+                    for number, shard in enumerate(shared(Gatherer(encoder), range(encoder.shards), machine, work)):
+                        link_or_copy(shard, building / name / f"{number:05}.arrow")
+                        progress.advance()
                 found[name] = statistics(encoder)
                 shutil.rmtree(work)
         file.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
