@@ -82,10 +82,12 @@ def _differences(here: Mapping[str, str | None], there: Mapping[str, str | None]
 
 def _on_dask(function: Callable[[T], R], tasks: Iterable[T], address: str, patience: float, work: Path) -> Iterator[R]:
     try:
-        from distributed import Client, FutureCancelledError, KilledWorker
-        from distributed.client import FuturesCancelledError
-    except ImportError:
+        from distributed import Client
+    except ModuleNotFoundError:
         raise UserError("hardware.dask needs the package distributed: .venv/bin/pip install -e '.[cluster]'") from None
+    from distributed.client import FutureCancelledError, FuturesCancelledError
+    from distributed.scheduler import KilledWorker
+
     for name in ("distributed", "distributed.client"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # what matters is said here, in a sentence
     _ask(address)
@@ -110,7 +112,7 @@ def _on_dask(function: Callable[[T], R], tasks: Iterable[T], address: str, patie
             raise UserError(f"the Dask scheduler at {address} is gone: start it again; the same command goes on where it was") from None
         except KilledWorker as error:
             raise UserError(
-                f"{error.allowed_failures + 1} Dask workers in a row were ended over the same task, mostly for want of memory: "
+                f"a task was given up, for {error.allowed_failures + 1} Dask workers were ended over it, mostly for want of memory: "
                 "start fewer of them on a machine"
             ) from None
         except ModuleNotFoundError as error:
