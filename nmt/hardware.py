@@ -25,6 +25,18 @@ MADV_HUGEPAGE, HUGE_PAGE = 14, 2 << 20
 HEAP = 1 << 30  # bytes that are to lie in huge pages
 
 
+class SlurmConfig(Config):
+    """Section `hardware.slurm`: what the job of a training asks for. None is Slurm's own default."""
+
+    nodes: int = Field(1, ge=1)
+    gpus_per_node: int = Field(0, ge=0)
+    cpus_per_process: int | None = Field(None, ge=1)
+    memory: str | None = None
+    partition: str | None = None
+    time: str | None = None
+    options: list[Annotated[str, Field(pattern=r"^--[a-z]")]] = []
+
+
 class HardwareConfig(Config):
     """Section `hardware`: read by the stages that compute, a dependency of none."""
 
@@ -36,6 +48,7 @@ class HardwareConfig(Config):
     decode_tokens: int = Field(6000, ge=1)
     workers: Literal["auto"] | Annotated[int, Field(ge=1, le=1024)] = "auto"
     dask: str | None = None
+    slurm: SlurmConfig = SlurmConfig()
 
 
 def prepare(config: HardwareConfig) -> "torch.device":

@@ -17,6 +17,7 @@ import torch
 from nmt.errors import UserError
 from nmt.ranks import is_rank
 
+LAUNCHERS = ("local", "slurm")  # what LAUNCHER in the environment may be
 GRACE_SECONDS = 30  # from the signal to stop until the processes are killed
 
 
@@ -24,29 +25,35 @@ def processes(wanted: Literal["auto"] | int, device: torch.device, microbatches:
     """How many processes compute an update of so many pieces: those of the launcher, or as many as `wanted` here.
 
     `auto` is one on a processor, and on GPUs as many as there are, or fewer that divide the pieces. Raises UserError for a number that
-    does not divide them, or that is larger than the number of GPUs, and for a LAUNCHER in the environment other than local.
+    does not divide them, or that is larger than the number of GPUs, and for an unknown LAUNCHER in the environment.
     """
-    launcher = os.environ.get("LAUNCHER", "local")
-    if launcher != "local":
-        raise UserError(
-            f"LAUNCHER is {launcher}, but only local is known: processes are started on this machine, or by torchrun on several"
-        )
-    dividing = [count for count in range(1, microbatches + 1) if microbatches % count == 0]
+    launcher = os.environ.get("LAUNCHER", LAUNCHERS[0])
+    if launcher not in LAUNCHERS:
+        raise UserError(f"LAUNCHER is {launcher}, but known are {', '.join(LAUNCHERS)}")
     gpus = torch.cuda.device_count() if device.type == "cuda" else 1
     if is_rank():
         count = int(os.environ["WORLD_SIZE"])
     elif wanted == "auto":
-        return max(count for count in dividing if count <= gpus)
+        return max(count for count in _dividing(microbatches) if count <= gpus)
     else:
         count = wanted
         if device.type == "cuda" and count > gpus:
             raise UserError(f"hardware.processes is {count}, but there are {gpus} GPUs here, one for each process: set it to auto")
-    if count not in dividing:
+    check_shares(count, microbatches)
+    return count
+
+
+def check_shares(count: int, microbatches: int) -> None:
+    """Raise UserError unless so many processes can share the pieces of an update evenly."""
+    if count not in _dividing(microbatches):
         raise UserError(
             f"{count} processes cannot share the {microbatches} pieces of an update evenly: make hardware.processes one of "
-            f"{', '.join(map(str, dividing))}, or train.microbatches a multiple of {count}"
+            f"{', '.join(map(str, _dividing(microbatches)))}, or train.microbatches a multiple of {count}"
         )
-    return count
+
+
+def _dividing(microbatches: int) -> list[int]:
+    return [count for count in range(1, microbatches + 1) if microbatches % count == 0]
 
 
 def start(count: int, module: str, arguments: Sequence[str], signals: Sequence[int]) -> None:

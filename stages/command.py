@@ -57,11 +57,13 @@ def run(main: Callable[..., None]) -> None:
 def _end_with_parent() -> None:
     """Have Linux end a process that DVC or torchrun started when that one ends, however it does, so that no work goes on unseen.
 
-    A stage gets SIGTERM, on which a training saves its state. A rank, which alone can do no more, is killed.
+    A stage gets SIGTERM, on which a training saves its state. A rank, which alone can do no more, is killed, and so is a stage whose work
+    is done elsewhere: the work goes on, and the next run of the stage finds it.
     """
     if not sys.platform.startswith("linux"):
         return
-    if "RANK" in os.environ:
+    elsewhere = os.environ.get("LAUNCHER", "local") != "local"
+    if "RANK" in os.environ or (elsewhere and "DVC_STAGE" in os.environ):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
     elif "DVC_STAGE" in os.environ:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM))

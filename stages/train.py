@@ -4,16 +4,18 @@ The work happens in a scratch folder named by the fingerprint of all that decide
 code. A run that was stopped goes on there; a finished one is laid in place without training again.
 """
 
+import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from nmt import hardware
+from nmt import hardware, slurm
 from nmt.code import digest, imported_files
+from nmt.errors import UserError
 from nmt.outputs import whole_file, whole_folder
 from nmt.progress import Progress
 from nmt.scratch import fingerprint, held, link_or_copy
@@ -34,10 +36,14 @@ def main(variant: str, shards: Path, checkpoints: Path, training: Path) -> None:
     """Train the model of the section `variant` on the folder `shards`; write the folder `checkpoints` and the table `training`.
 
     Where `hardware` asks for several processes, this one starts them and waits. torchrun may start them as well, on several machines that
-    see the same files. On SIGINT or SIGTERM the state is saved and the exit code is the shell's for that signal, 130 or 143.
+    see the same files, and with LAUNCHER=slurm a job does. On SIGINT or SIGTERM the state is saved and the exit code is the shell's for
+    that signal, 130 or 143.
     """
     signals = _noted_signals()  # before torch is imported, in which an exception may get lost
     machine = params.load("hardware", hardware.HardwareConfig)
+    if slurm.chosen() and "RANK" not in os.environ:
+        _by_slurm(variant, shards, checkpoints, training, machine, signals)
+        return
     device = hardware.prepare(machine)
     from nmt import launch
     from nmt.model import ModelConfig
@@ -53,13 +59,14 @@ def main(variant: str, shards: Path, checkpoints: Path, training: Path) -> None:
         return
     model_config = params.load(f"{variant}.model", ModelConfig)
     seed = params.seed()
-    files = [file for part in ("train", "valid") for file in shard_files(shards / part)]
-    name = fingerprint(_facts(seed, model_config, config, shards, files))
+    name = fingerprint(_facts(seed, model_config, config, shards))
+    if slurm.chosen():
+        slurm.check_same(name)
     with joined(device, machine.patience) as ranks, _scratch(Path(machine.scratch) / "train" / name, ranks) as scratch:
         ranks.check_same(name)
         if ranks.first:
             hardware.warn_where_slow(config.precision, device)
-        trainer = Trainer(config, model_config, read_shard(files[0]).vocab_size, seed, device, ranks)
+        trainer = Trainer(config, model_config, read_shard(shard_files(shards / "train")[0]).vocab_size, seed, device, ranks)
         found = ranks.from_first(resumable(scratch / "checkpoints", config) if ranks.first else None)
         if found:
             trainer.resume(found)
@@ -81,6 +88,7 @@ def main(variant: str, shards: Path, checkpoints: Path, training: Path) -> None:
                 raise
             sys.exit(2)  # all processes know it, one says so
         except Stopped as stopped:
+            ranks.meet(stopped.step)  # a process that ends early may have a launcher kill the first while it saves
             if ranks.first:
                 print(stopped, file=sys.stderr)
             sys.exit(128 + (signals or [signal.SIGTERM])[0])
@@ -90,14 +98,53 @@ def main(variant: str, shards: Path, checkpoints: Path, training: Path) -> None:
                     f"train: ends at update {trainer.state.step}, for the valid loss of {config.patience} checkpoints was no better",
                     flush=True,
                 )
-            _lay_in_place(scratch / "checkpoints", config, trainer.state.step, checkpoints)
-            _write_table(trainer.state.rows, training)
+            if not slurm.chosen():  # where the process that follows the job does so
+                _lay_in_place(scratch / "checkpoints", config, trainer.state.step, checkpoints)
+                _write_table(trainer.state.rows, training)
 
 
-def _facts(seed: int, model_config: "ModelConfig", config: "TrainConfig", shards: Path, files: list[Path]) -> dict[str, Any]:
+def _by_slurm(
+    variant: str, shards: Path, checkpoints: Path, training: Path, machine: hardware.HardwareConfig, signals: Sequence[int]
+) -> None:
+    """Have a job of Slurm do the training in its scratch folder, or follow the one that does, and lay what it leaves in place.
+
+    A job that was queued for this training by others may have been told another end of it, so that one more follows.
+    """
+    from nmt import launch
+    from nmt.model import ModelConfig
+    from nmt.training import TrainConfig, resumable
+
+    config = params.load(f"{variant}.train", TrainConfig)
+    each = max(1, machine.slurm.gpus_per_node) if machine.processes == "auto" else machine.processes
+    launch.check_shares(machine.slurm.nodes * each, config.microbatches)
+    name = fingerprint(_facts(params.seed(), params.load(f"{variant}.model", ModelConfig), config, shards))
+    scratch = Path(machine.scratch) / "train" / name
+    submitted = None
+    while True:
+        job = slurm.find(name, scratch)
+        if job is None:
+            with held(scratch):
+                found = resumable(scratch / "checkpoints", config)
+                rows = found.state["progress"]["rows"] if found else []
+                if found and found.step >= config.end(rows):
+                    _lay_in_place(scratch / "checkpoints", config, found.step, checkpoints)
+                    _write_table(rows, training)
+                    return
+            if submitted:
+                raise UserError(
+                    f"Slurm job {submitted.number} is done, but {scratch} holds no training of {config.updates} updates: params.yaml was "
+                    "edited meanwhile, or the nodes do not see the files of this machine"
+                )
+            job = submitted = slurm.submit(name, ["stages.train", *sys.argv[1:]], machine.slurm, each, scratch)
+        job.follow(signals)
+
+
+def _facts(seed: int, model_config: "ModelConfig", config: "TrainConfig", shards: Path) -> dict[str, Any]:
     """All that decides the state at update n."""
     from nmt.checkpoint import file_sha256
+    from nmt.shards import shard_files
 
+    files = [file for part in ("train", "valid") for file in shard_files(shards / part)]
     return {
         "seed": seed,
         "model": model_config.model_dump(),
