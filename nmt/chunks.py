@@ -7,10 +7,13 @@ The text is one that this project wrote: each line ends at `\\n`, the last one t
 
 import hashlib
 import os
+import shutil
 from array import array
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
 import numpy as np
 
@@ -58,18 +61,34 @@ class ParallelText:
 
 
 def parallel_text(src: Path, tgt: Path, every: int) -> ParallelText:
-    """Look through both files once. Raises UserError when they have unequal numbers of lines."""
+    """Look through both files once; the result may travel to other processes. Raises UserError when they have unequal numbers of lines."""
     (src_lines, src_sha256, src_places), (tgt_lines, tgt_sha256, tgt_places) = _scan(src, every), _scan(tgt, every)
     if src_lines != tgt_lines:
         raise UserError(f"{src} has {src_lines:,} lines, {tgt} has {tgt_lines:,}: run the stage that wrote them again")
-    return ParallelText(src, tgt, src_lines, (src_sha256, tgt_sha256), every, (src_places, tgt_places))
+    return ParallelText(src.absolute(), tgt.absolute(), src_lines, (src_sha256, tgt_sha256), every, (src_places, tgt_places))
 
 
-def sync(folder: Path) -> None:
-    """Have the disk hold what the files of `folder` hold, so that the folder may be given its name: not even a power cut tears it then."""
-    for path in folder.iterdir():
-        with path.open("rb") as stream:
-            os.fsync(stream.fileno())
+@contextmanager
+def made(path: Path) -> Iterator[Path]:
+    """A new folder beside `path` that takes its place when the block ends well, and vanishes when it raises.
+
+    Of several processes that make the same one at the same time, the first one's stays: they are equal. The disk holds the files before
+    they get their name, so that not even a power cut leaves half of them.
+    """
+    building = path.with_name(f"{path.name}.{uuid4().hex}.part")
+    building.mkdir()
+    try:
+        yield building
+        for file in building.iterdir():
+            with file.open("rb") as stream:
+                os.fsync(stream.fileno())
+        try:
+            os.rename(building, path)
+        except OSError:  # a folder that holds files is not replaced
+            if not path.exists():
+                raise
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
 
 
 def _scan(path: Path, every: int) -> tuple[int, str, "array[int]"]:

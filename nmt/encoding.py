@@ -7,8 +7,9 @@
     work/000000/lengths.npy                    [pairs, 2] tokens of each side, in the same order
     work/000000/pairs.npy                      [shards] how many pairs each shard gets
     work/000000/counts.json, used.npy          what `statistics` adds up
+    work/shard-00000/pairs.arrow               what step 2 leaves
 
-A chunk's folder is whole or absent, so a run that was stopped goes on behind its last chunk. The pairs of a shard stay in the order of the
+A folder is whole or absent, so a run that was stopped goes on behind its last chunk or shard. The pairs of a shard stay in the order of the
 text: whoever trains on them shuffles them anew in each epoch (nmt/batches.py).
 """
 
@@ -21,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.chance import mixed
-from nmt.chunks import Chunk, ParallelText, sync
-from nmt.outputs import whole_folder
+from nmt.chunks import Chunk, ParallelText, made
 from nmt.shards import SIDES, write_lists
 from nmt.tokenizer import Tokenizer
 
@@ -45,9 +45,8 @@ class Encoder:
     def __call__(self, chunk: Chunk) -> int:
         """Leave the chunk's folder; returns the number of pairs. What is there already is kept."""
         if not folder_of(self.work, chunk).exists():
-            with whole_folder(folder_of(self.work, chunk)) as folder:
+            with made(folder_of(self.work, chunk)) as folder:
                 self._encode(chunk, folder)
-                sync(folder)
         return chunk.lines
 
     @property
@@ -83,10 +82,16 @@ class Gatherer:
     """Step 2, to be called by any process with the number of a shard."""
 
     encoder: Encoder
-    folder: Path
 
-    def __call__(self, shard: int) -> int:
-        """Write the file of that shard in `folder`; returns the number of its pairs."""
+    def __call__(self, shard: int) -> Path:
+        """Leave the shard's folder; returns its file. What is there already is kept."""
+        file = gathered(self.encoder.work, shard)
+        if not file.exists():
+            with made(file.parent) as folder:
+                self._gather(shard, folder / file.name)
+        return file
+
+    def _gather(self, shard: int, path: Path) -> None:
         lengths: list[Lengths] = []  # of each chunk [pairs, 2]
         ids: tuple[list[Ids], list[Ids]] = ([], [])
         for chunk in self.encoder.text.chunks():
@@ -102,8 +107,7 @@ class Gatherer:
         together = np.concatenate(lengths)
         pieces = self.encoder.tokenizer
         joined = [np.concatenate(side) for side in ids]
-        write_lists(self.folder / f"{shard:05}.arrow", joined, [together[:, 0], together[:, 1]], pieces.vocab_size, pieces.sha256)
-        return len(together)
+        write_lists(path, joined, [together[:, 0], together[:, 1]], pieces.vocab_size, pieces.sha256)
 
 
 def dealt(first: int, count: int, shards: int) -> Places:
@@ -146,6 +150,11 @@ def statistics(encoder: Encoder) -> dict[str, Any]:
         }
         for side, name in enumerate(SIDES)
     }
+
+
+def gathered(work: Path, shard: int) -> Path:
+    """The file of a shard that step 2 leaves, alone in its folder."""
+    return work / f"shard-{shard:05}" / "pairs.arrow"
 
 
 def folder_of(work: Path, chunk: Chunk) -> Path:

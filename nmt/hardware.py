@@ -49,6 +49,7 @@ class HardwareConfig(Config):
     decode_tokens: int = Field(6000, ge=1)
     workers: Literal["auto"] | Annotated[int, Field(ge=1, le=1024)] = "auto"
     mirrors: dict[Address, Address] = {}
+    dask: str | None = None
     slurm: SlurmConfig = SlurmConfig()
 
 

@@ -16,8 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from nmt.chunks import made
 from nmt.config import Config
-from nmt.shards import Ids, Side, read_shard, shard_files, write_lists
+from nmt.encoding import gathered
+from nmt.shards import Ids, Side, read_shard, write_lists
 from nmt.tokenizer import Tokenizer
 
 BLOCK = 1000  # rows that are drawn with one generator
@@ -39,27 +41,28 @@ class Sampling(Config):
 
 @dataclass(frozen=True)
 class Resampler:
-    """To be called by any process with the number of an epoch and the path of a shard; writes into a folder below `out` for each epoch."""
+    """To be called by any process with the numbers of an epoch and of a shard that stands in the folder `work` (nmt/encoding.py)."""
 
     tokenizer: Tokenizer
     kind: Literal["bpe", "unigram"]
     config: Sampling
-    out: Path
+    work: Path
 
-    def __call__(self, task: tuple[int, Path]) -> tuple[int, int]:
+    def __call__(self, task: tuple[int, int]) -> tuple[int, int]:
         """Leave that shard as the epoch sees it; returns its pieces, source and target. What is there already is kept."""
-        epoch, path = task
-        written = self.out / f"sampled-{epoch:03}" / path.name
-        if not written.exists():
-            shard = read_shard(path)
-            drawn = [self._drawn(side, (epoch, int(path.stem), number)) for number, side in enumerate((shard.src, shard.tgt))]
-            write_lists(written, [ids for ids, _ in drawn], [lengths for _, lengths in drawn], shard.vocab_size, shard.tokenizer_sha256)
-        found = read_shard(written)
+        path = self.drawn(*task)
+        if not path.exists():
+            shard = read_shard(gathered(self.work, task[1]))
+            sides = [self._drawn(side, (*task, number)) for number, side in enumerate((shard.src, shard.tgt))]
+            with made(path.parent) as folder:
+                ids, lengths = zip(*sides, strict=True)
+                write_lists(folder / path.name, ids, lengths, shard.vocab_size, shard.tokenizer_sha256)
+        found = read_shard(path)
         return len(found.src.ids), len(found.tgt.ids)
 
-    def tasks(self, folder: Path) -> list[tuple[int, Path]]:
-        """All that has to be done for the shards of `folder`."""
-        return [(epoch, path) for epoch in range(self.config.epochs) for path in shard_files(folder)]
+    def drawn(self, epoch: int, shard: int) -> Path:
+        """The file that this leaves, alone in its folder."""
+        return self.work / f"sampled-{epoch:03}-{shard:05}" / "pairs.arrow"
 
     def _drawn(self, side: Side, key: tuple[int, int, int]) -> tuple[Ids, NDArray[np.int32]]:
         """The ids of all rows, joined, and their number in each."""

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from nmt.errors import UserError
-from nmt.outputs import whole_file, whole_folder
+from nmt.outputs import whole_folder
 
 SIDES = ("src", "tgt")
 PAIRS_PER_SHARD = 500_000  # of 25 words a side: about 50 MB
@@ -77,14 +77,14 @@ def write_shards(
 def write_lists(
     path: Path, ids: Sequence[Ids], lengths: Sequence[np.ndarray[tuple[int], np.dtype[np.int32]]], vocab_size: int, tokenizer_sha256: str
 ) -> None:
-    """Write one shard from the token ids of all its sources and of all its targets, joined, and their lengths. It is whole or absent."""
+    """Write one shard from the token ids of all its sources and of all its targets, joined, and their lengths."""
     sides = []
     for joined, each in zip(ids, lengths, strict=True):
         offsets = np.concatenate(([0], np.cumsum(each, dtype=np.int64)))
         sides.append(pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(joined)))
     metadata = {"vocab_size": str(vocab_size), "tokenizer_sha256": tokenizer_sha256}
     schema = pa.schema([(name, side.type) for name, side in zip(SIDES, sides, strict=True)], metadata)
-    with whole_file(path) as building, pa.OSFile(str(building), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
         writer.write_batch(pa.record_batch(sides, schema=schema))
 
 

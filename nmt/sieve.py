@@ -21,12 +21,11 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.chunks import Chunk, ParallelText, parallel_text, sync
+from nmt.chunks import Chunk, ParallelText, made, parallel_text
 from nmt.cleaning import RULES, Cleaner, CleaningConfig
 from nmt.duplicates import keys_of, repeated
 from nmt.errors import UserError
 from nmt.ledger import Ledger
-from nmt.outputs import whole_folder
 from nmt.raw import Part
 
 CHANGED, LEAKED = 1, 2
@@ -44,9 +43,8 @@ class Judge:
     def __call__(self, chunk: Chunk) -> int:
         """Leave the chunk's folder; returns the number of lines. What is there already is kept."""
         if not folder_of(self.work, chunk).exists():
-            with whole_folder(folder_of(self.work, chunk)) as folder:
+            with made(folder_of(self.work, chunk)) as folder:
                 self._judge(chunk, folder)
-                sync(folder)
         return chunk.lines
 
     def _judge(self, chunk: Chunk, folder: Path) -> None:

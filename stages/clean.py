@@ -6,7 +6,7 @@ cleaning.json
  "leaked": 0,                                              pairs kept whose source stands in valid or in a test set
  "parts": [{"name": "a.en", "read": 5, "kept": 3, "dropped": {"blank": 1, "duplicate": 1}}]}
 
-`hardware.workers` processes share the work. A run that was stopped is taken up where it was.
+`hardware.workers` processes or a Dask cluster share the work. A run that was stopped is taken up where it was.
 """
 
 import json
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from nmt.chunks import parallel_text
 from nmt.cleaning import Cleaner, CleaningConfig
+from nmt.cluster import shared
 from nmt.code import digest, imported_files
 from nmt.errors import UserError
 from nmt.hardware import HardwareConfig
@@ -27,7 +28,6 @@ from nmt.progress import Progress
 from nmt.raw import read_manifest
 from nmt.scratch import fingerprint, held
 from nmt.sieve import Judge, find_duplicates, join
-from nmt.workers import ordered, worker_count
 from stages import params
 from stages.command import run
 
@@ -52,9 +52,9 @@ def main(section: str, raw: Path, manifest: Path, clean: Path, ledger: Path, cle
         "held_out": held_out,
         "code": digest(imported_files("stages.clean", ROOT), ROOT),
     }
-    with held(Path(machine.scratch) / "clean" / fingerprint(state)) as work:
+    with held(Path(machine.scratch).absolute() / "clean" / fingerprint(state)) as work:
         with Progress("clean", text.lines, "pairs") as progress:
-            for done in ordered(Judge(Cleaner(config, held_out, languages), text, work), text.chunks(), worker_count(machine.workers)):
+            for done in shared(Judge(Cleaner(config, held_out, languages), text, work), text.chunks(), machine, work):
                 progress.advance(done)
         duplicates = find_duplicates(text, work, config)
         with whole_folder(clean) as folder, whole_file(ledger) as ledger_file, whole_file(cleaning) as cleaning_file:

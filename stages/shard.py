@@ -8,7 +8,7 @@ statistics.json, for train and valid: pairs, and by side
 With `subword_sampling` the training text comes a second time, in other pieces for each epoch, below shards/train; statistics.json then has
 "sampled": {"epochs": 8, "src": 1.21, "tgt": 1.19}        times as many pieces, in the mean
 
-`hardware.workers` processes share the work. A run that was stopped is taken up where it was.
+`hardware.workers` processes or a Dask cluster share the work. A run that was stopped is taken up where it was.
 """
 
 import json
@@ -16,6 +16,7 @@ import shutil
 from pathlib import Path
 
 from nmt.chunks import parallel_text
+from nmt.cluster import shared
 from nmt.code import digest, imported_files
 from nmt.encoding import Encoder, Gatherer, statistics
 from nmt.hardware import HardwareConfig
@@ -24,9 +25,8 @@ from nmt.outputs import whole_file, whole_folder
 from nmt.progress import Progress
 from nmt.resampling import Resampler, Sampling
 from nmt.scratch import fingerprint, held, link_or_copy
-from nmt.shards import PAIRS_PER_SHARD, SIDES, read_shard, shard_files
+from nmt.shards import PAIRS_PER_SHARD, SIDES
 from nmt.tokenizer import Tokenizer
-from nmt.workers import ordered, worker_count
 from stages import params
 from stages.command import run
 
@@ -38,7 +38,6 @@ def main(corpus: str, clean: Path, raw: Path, tokenizer: Path, shards: Path, sta
     """Tokenize `clean`/train and `raw`/valid of the section `corpus`; write the folders `shards`/train and `shards`/valid."""
     languages = params.load(f"{corpus}.languages", Languages)
     machine = params.load("hardware", HardwareConfig)
-    workers = worker_count(machine.workers)
     section = f"{corpus}.subword_sampling"
     sampling = None if params.value(section) is None else params.load(section, Sampling)
     pieces = Tokenizer.load(tokenizer)
@@ -57,39 +56,40 @@ def main(corpus: str, clean: Path, raw: Path, tokenizer: Path, shards: Path, sta
                 "sampling": sampling.model_dump() if sampling else None,
                 "code": code,
             }
-            with held(Path(machine.scratch) / "shard" / fingerprint(state)) as work:
+            with held(Path(machine.scratch).absolute() / "shard" / fingerprint(state)) as work:
                 encoder = Encoder(pieces, text, -(-text.lines // size), work)
                 with Progress(f"encode {name}", text.lines, "pairs") as progress:
-                    for pairs in ordered(encoder, text.chunks(), workers):
+                    for pairs in shared(encoder, text.chunks(), machine, work):
                         progress.advance(pairs)
                 (building / name).mkdir()
-                with Progress(f"shard {name}", text.lines, "pairs") as progress:
-                    for pairs in ordered(Gatherer(encoder, building / name), range(encoder.shards), workers):
-                        progress.advance(pairs)
+                with Progress(f"shard {name}", encoder.shards, "shards") as progress:
+                    for number, shard in enumerate(shared(Gatherer(encoder), range(encoder.shards), machine, work)):
+                        link_or_copy(shard, building / name / f"{number:05}.arrow")
+                        progress.advance()
                 found[name] = statistics(encoder)
                 if sampling and name == "train":
                     resampler = Resampler(pieces, params.value(f"{corpus}.tokenizer.type"), sampling, work)
-                    found[name]["sampled"] = _sampled(resampler, building / name, workers)
+                    drawn = _sampled(resampler, encoder.shards, building / name, machine)
+                    found[name]["sampled"] = {"epochs": sampling.epochs} | {
+                        side: round(drawn[side] / (sampling.epochs * max(1, found[name][side]["pieces"])), 4) for side in SIDES
+                    }
                 shutil.rmtree(work)
         file.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
 
 
-def _sampled(resampler: Resampler, folder: Path, workers: int) -> dict[str, float]:
-    """Have each epoch's pieces of the shards of `folder` drawn, and laid into it. Returns how many times as many they are."""
-    tasks, epochs = resampler.tasks(folder), resampler.config.epochs
-    drawn = {side: 0 for side in SIDES}
+def _sampled(resampler: Resampler, shards: int, folder: Path, machine: HardwareConfig) -> dict[str, int]:
+    """Have the epochs' pieces of so many shards drawn and laid into `folder`. Returns how many they are in all, by side."""
+    tasks = [(epoch, shard) for epoch in range(resampler.config.epochs) for shard in range(shards)]
+    drawn = dict.fromkeys(SIDES, 0)
     with Progress("draw other pieces", len(tasks), "shards") as progress:
-        for counts in ordered(resampler, tasks, workers):
+        for (epoch, shard), counts in zip(tasks, shared(resampler, tasks, machine, resampler.work), strict=True):
             for side, count in zip(SIDES, counts, strict=True):
                 drawn[side] += count
-            progress.advance(1)
-    for epoch, path in tasks:
-        file = Path(f"sampled-{epoch:03}", path.name)
-        (folder / file).parent.mkdir(exist_ok=True)
-        link_or_copy(resampler.out / file, folder / file)
-    shards = [read_shard(path) for path in shard_files(folder)]
-    plain = {"src": sum(len(shard.src.ids) for shard in shards), "tgt": sum(len(shard.tgt.ids) for shard in shards)}
-    return {"epochs": epochs} | {side: round(drawn[side] / max(1, epochs * plain[side]), 4) for side in SIDES}
+            epoch_folder = folder / f"sampled-{epoch:03}"
+            epoch_folder.mkdir(exist_ok=True)
+            link_or_copy(resampler.drawn(epoch, shard), epoch_folder / f"{shard:05}.arrow")
+            progress.advance()
+    return drawn
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nmt import chunks
-from nmt.chunks import parallel_text
+from nmt.chunks import made, parallel_text
 from nmt.download import sha256_of
 from nmt.errors import UserError
 from nmt.lines import write_lines
@@ -41,3 +41,21 @@ def test_sides_of_unequal_length_are_refused_with_both_counts(tmp_path: Path) ->
     write_lines(tmp_path / "b", ["x"] * 9)
     with pytest.raises(UserError, match="a has 10 lines, .*b has 9: run the stage that wrote them again"):
         parallel_text(tmp_path / "a", tmp_path / "b", 4)
+
+
+def test_of_two_that_make_the_same_folder_at_once_the_first_ones_stays_and_nothing_else(tmp_path: Path) -> None:
+    with made(tmp_path / "000001") as slow:
+        (slow / "src").write_text("half of it")
+        with made(tmp_path / "000001") as fast:
+            (fast / "src").write_text("all of it")
+        assert (tmp_path / "000001" / "src").read_text() == "all of it"
+        (slow / "src").write_text("all of it")
+    assert [(path.name, path.read_text()) for path in tmp_path.rglob("*") if path.is_file()] == [("src", "all of it")]
+    assert [path.name for path in tmp_path.iterdir()] == ["000001"]
+
+
+def test_a_folder_that_is_not_finished_vanishes(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), made(tmp_path / "000001") as folder:
+        (folder / "src").write_text("half of it")
+        raise ZeroDivisionError
+    assert list(tmp_path.iterdir()) == []
