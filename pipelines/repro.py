@@ -95,7 +95,7 @@ def run_stage(stage: str, log: Path, children: dvc.Children) -> State[None]:
     task_runner=ThreadPoolTaskRunner(max_workers=STAGES_AT_ONCE),  # type: ignore[arg-type]  # Prefect's own types do not fit each other
     persist_result=False,
 )
-def reproduce(targets: list[str]) -> State[None]:
+def reproduce(targets: list[str] | None = None) -> State[None]:
     """Bring `targets` (stages such as `train` or `train@demo-tiny`; none: all of dvc.yaml) and what they are made from up to date.
 
     Fails where a stage fails, once all that do not depend on it are done.
@@ -103,7 +103,7 @@ def reproduce(targets: list[str]) -> State[None]:
     logger = get_run_logger()
     try:
         check()
-        steps = dvc.plan(targets)
+        steps = dvc.plan(targets or [])
     except (CheckFailed, dvc.DvcError) as error:
         return Failed(message=str(error))
     if not steps:

@@ -233,19 +233,43 @@ def run_row(sweep: Sweep, run: Run, commit: str, cache: Path, children: dvc.Chil
         return Completed(message=f"{run.experiment} is finished")
 
 
+def requested(
+    table: str, over: str, corpus: str, rows: Sequence[str] | None = None, seeds: Sequence[int] | None = None
+) -> tuple[Sweep, list[Run]]:
+    """What is asked for, checked. Raises SweepError, CheckFailed or GitError."""
+    if table not in (known := tables()):
+        raise SweepError(f"there is no table {table}: known are {', '.join(known)} (pipelines/<name>.yaml)")
+    check()
+    workspaces.refuse_uncommitted(MADE_OF)
+    params = YAML(typ="safe", pure=True).load(Path(PARAMS).read_text(encoding="utf-8"))
+    sweep = Sweep(table, over, corpus)
+    return sweep, runs_of(sweep, params, rows or [], list(dict.fromkeys(seeds or [])))
+
+
+def tables() -> list[str]:
+    """The names of the tables that there are."""
+    return sorted(path.stem for path in TABLES.glob("*.yaml"))
+
+
 @flow(
     name="sweep",
-    flow_run_name="{sweep.name}-{sweep.over}-{sweep.corpus}",
+    flow_run_name="{table}-{over}-{corpus}",
     task_runner=ThreadPoolTaskRunner(max_workers=1),  # type: ignore[arg-type]  # a training takes the whole machine
     persist_result=False,
-    validate_parameters=False,
 )
-def sweep_rows(sweep: Sweep, runs: list[Run]) -> State[None]:
-    """Run what is not finished, whatever fails, and leave the table. Fails, naming the runs, where some are not finished."""
+def sweep_rows(
+    table: str, over: str = "tiny", corpus: str = "demo", rows: list[str] | None = None, seeds: list[int] | None = None
+) -> State[None]:
+    """Run the rows of a table of variants (pipelines/<table>.yaml) that are not finished, and leave one table of all.
+
+    `over` is the variant that the rows change, `rows` some of them (all by default), `seeds` make a run of each row for each (that of
+    params.yaml by default). A row that fails keeps no other from running. Fails, naming the runs, where some are not finished.
+    """
     logger = get_run_logger()
     try:
+        sweep, runs = requested(table, over, corpus, rows, seeds)
         commit, cache, parameters = workspaces.head(), dvc.cache_folder(), parameters_of(sweep)
-    except (SweepError, dvc.DvcError, workspaces.GitError) as error:
+    except (SweepError, CheckFailed, dvc.DvcError, workspaces.GitError) as error:
         return Failed(message=str(error))
     with stopped_with_the_flow() as children:
         futures = [run_row.submit(sweep, run, commit, cache, children, return_state=False) for run in runs]
@@ -257,14 +281,14 @@ def sweep_rows(sweep: Sweep, runs: list[Run]) -> State[None]:
             last = dvc.last_lines(log, LAST_LINES) if str(log) in str(future.state.message) else []
             logger.error("\n    ".join([str(future.state.message), *last]))
     scores = [scores_of(sweep, run, commit) for run in runs]
-    table = table_of(runs, scores, parameters, read_table(sweep.name)["paper"])
-    text = markdown(table, sweep)
+    found = table_of(runs, scores, parameters, read_table(sweep.name)["paper"])
+    text = markdown(found, sweep)
     sweep.result.parent.mkdir(parents=True, exist_ok=True)
-    _write(sweep.result.with_suffix(".csv"), table.to_csv(index=False))
+    _write(sweep.result.with_suffix(".csv"), found.to_csv(index=False))
     _write(sweep.result.with_suffix(".md"), text)
     create_markdown_artifact(text, key=f"{sweep.name}-{sweep.over}-{sweep.corpus}".lower().replace("_", "-"))
     print(text)
-    missing = [f"{run.row} (seed {run.seed})" for run, found in zip(runs, scores, strict=True) if found is None]
+    missing = [f"{run.row} (seed {run.seed})" for run, score in zip(runs, scores, strict=True) if score is None]
     if missing:
         return Failed(message=f"not finished: {', '.join(missing)}; the same command tries them again")
     return Completed(message=f"{len(runs)} runs are finished, the table is {sweep.result.with_suffix('.md')}")
@@ -279,7 +303,7 @@ def _write(path: Path, text: str) -> None:
 def main() -> int:
     """The command. Returns its exit code."""
     parser = argparse.ArgumentParser(prog="python -m pipelines.sweep", description="Run the rows of a table of variants as experiments.")
-    parser.add_argument("name", choices=sorted(path.stem for path in TABLES.glob("*.yaml")), help="the table: pipelines/<name>.yaml")
+    parser.add_argument("name", choices=tables(), help="the table: pipelines/<name>.yaml")
     parser.add_argument("--over", default="tiny", help="the variant whose rows are wanted (default: tiny)")
     parser.add_argument("--corpus", default="demo", help="default: demo")
     parser.add_argument("--rows", default="", help="some rows, such as A1,B1; all without it")
@@ -287,17 +311,14 @@ def main() -> int:
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
     try:
-        seeds = list(dict.fromkeys(int(part) for part in options.seeds.split(",") if part))
+        seeds = [int(part) for part in options.seeds.split(",") if part]
     except ValueError:
         parser.error(f"--seeds is {options.seeds}: it takes whole numbers, such as 1,2,3")
-    sweep = Sweep(options.name, options.over, options.corpus)
+    asked = (options.name, options.over, options.corpus, [part for part in options.rows.split(",") if part], seeds)
     try:
-        check()
-        workspaces.refuse_uncommitted(MADE_OF)
-        params = YAML(typ="safe", pure=True).load(Path(PARAMS).read_text(encoding="utf-8"))
-        runs = runs_of(sweep, params, [part for part in options.rows.split(",") if part], seeds)
+        requested(*asked)  # before Prefect starts a server
         start_server()
-        state = sweep_rows(sweep, runs, return_state=True)
+        state = sweep_rows(*asked, return_state=True)
     except CheckFailed as error:
         print(error, file=sys.stderr)
         return error.code
