@@ -27,15 +27,9 @@ from typing import Any
 import pandas as pd
 from ruamel.yaml import YAML
 
-from pipelines import dvc, workspaces
-from pipelines.repro import (  # sets Prefect up, so before it
-    GRACE,
-    LAST_LINES,
-    CheckFailed,
-    check,
-    start_server,
-    stopped_with_the_flow,
-)
+from pipelines import dvc, experiments, slots, workspaces  # the second sets Prefect up, so before it
+from pipelines.experiments import MADE_OF, PARAMS, read_params
+from pipelines.repro import GRACE, LAST_LINES, LOGS, CheckFailed, check, run_stage, start_server, stopped_with_the_flow
 
 from prefect import State, flow, get_run_logger, task  # isort: skip
 from prefect.artifacts import create_markdown_artifact  # isort: skip
@@ -44,10 +38,6 @@ from prefect.states import Cancelled, Completed, Failed  # isort: skip
 from prefect.task_runners import ThreadPoolTaskRunner  # isort: skip
 
 TABLES = Path("pipelines")
-WORKSPACES = Path(".scratch/sweep")
-LOGS = Path(".scratch/logs")
-PARAMS = "params.yaml"
-MADE_OF = ("nmt", "stages", "dvc.yaml", PARAMS)  # must be committed
 VALID = "valid"
 
 
@@ -173,64 +163,29 @@ def markdown(table: pd.DataFrame, sweep: Sweep) -> str:
     return f"{sweep.name} over {sweep.over}, {sweep.corpus}: ours, and the paper's on English-German newstest2013\n\n{text}\n"
 
 
-def write_params(run: Run, file: Path) -> None:
-    """Write the run's values into `file`, which has its comments."""
-    yaml = YAML()
-    yaml.width = 1000
-    yaml.preserve_quotes = True
-    yaml.representer.add_representer(type(None), lambda to, _: to.represent_scalar("tag:yaml.org,2002:null", "null"))
-    content = yaml.load(file)
-
-    def put(target: Any, values: dict[str, Any]) -> None:
-        for key, value in values.items():
-            if isinstance(value, dict) and isinstance(target.get(key), dict):
-                put(target[key], value)
-            elif target[key] != value:
-                target[key] = value
-
-    put(content, run.params)
-    yaml.dump(content, file)
-
-
-def own_files(run: Run, corpus: str) -> list[str]:
-    """The user's own files that a corpus is read from."""
-    source = run.params["corpora"][corpus]["source"]
-    parts = [part for parts in source["sets"].values() for part in parts] if source["kind"] == "files" else []
-    return [path for part in parts for path in part.values()]
-
-
 @task(task_run_name="{run.row}, seed {run.seed}", cache_policy=NO_CACHE, persist_result=False)
 def run_row(sweep: Sweep, run: Run, commit: str, cache: Path, children: dvc.Children) -> State[None]:
     """Have one run finished: nothing where its experiment is there, else `dvc repro` in a workspace, kept as an experiment."""
     logger = get_run_logger()
-    folder, log = WORKSPACES / run.experiment, LOGS / f"{run.experiment}.log"
-    with workspaces.lock(folder.with_name(f"{run.experiment}.lock"), lambda: children.stopped, logger.info) as held:
+    name, output = run.experiment, LOGS / run.experiment
+    with experiments.held(name, lambda: children.stopped, logger.info) as held:
         if held is None:
-            return Cancelled(message=f"{run.experiment} was not started: the flow is being stopped")
+            return Cancelled(message=f"{name} was not started: the flow is being stopped")
         if scores_of(sweep, run, commit):
-            return Completed(message=f"{run.experiment} is there already")
+            return Completed(message=f"{name} is there already")
         try:
-            workspaces.make(folder, commit, cache, Path(run.params["hardware"]["scratch"]))
-            workspaces.link(own_files(run, sweep.corpus), folder)
-            write_params(run, folder / PARAMS)
-            check(folder)
+            folder = experiments.make(name, run.params, commit, cache)
+            for step in dvc.plan([], folder):
+                log = output / f"{step.stage.replace('/', '_')}.log"
+                state = run_stage(step, log, children, folder, (held.fileno(),), return_state=True)
+                if not state.is_completed():
+                    last = dvc.last_lines(log, LAST_LINES) if log.exists() else []
+                    logger.error("\n    ".join([str(state.message), *last]))
+                    return (Cancelled if children.stopped else Failed)(message=f"{name}: {state.message}")
+            experiments.keep(name, folder, ["dvc.lock", sweep.metrics])
         except (CheckFailed, dvc.DvcError, workspaces.GitError) as error:
-            return Failed(message=f"{run.experiment}: {error}")
-        child = children.start_in(folder, log, held=[held.fileno()])
-        if child is None:
-            return Cancelled(message=f"{run.experiment} was not started: the flow is being stopped")
-        for line in filter(str.strip, dvc.follow(child, log)):
-            logger.info("%s", line)
-        if children.stopped:
-            return Cancelled(message=f"{run.experiment} was stopped, its output is in {log}")
-        if child.returncode != 0:
-            return Failed(message=f"{run.experiment} failed, its output is in {log}")
-        try:
-            dvc.save_experiment(folder, run.experiment, ["dvc.lock", sweep.metrics])
-        except dvc.DvcError as error:
-            return Failed(message=f"{run.experiment}: {error}")
-        workspaces.remove(folder)
-        return Completed(message=f"{run.experiment} is finished")
+            return Failed(message=f"{name}: {error}")
+        return Completed(message=f"{name} is finished")
 
 
 def requested(
@@ -241,9 +196,8 @@ def requested(
         raise SweepError(f"there is no table {table}: known are {', '.join(known)} (pipelines/<name>.yaml)")
     check()
     workspaces.refuse_uncommitted(MADE_OF)
-    params = YAML(typ="safe", pure=True).load(Path(PARAMS).read_text(encoding="utf-8"))
     sweep = Sweep(table, over, corpus)
-    return sweep, runs_of(sweep, params, rows or [], list(dict.fromkeys(seeds or [])))
+    return sweep, runs_of(sweep, read_params(), rows or [], list(dict.fromkeys(seeds or [])))
 
 
 def tables() -> list[str]:
@@ -254,7 +208,7 @@ def tables() -> list[str]:
 @flow(
     name="sweep",
     flow_run_name="{table}-{over}-{corpus}",
-    task_runner=ThreadPoolTaskRunner(max_workers=1),  # type: ignore[arg-type]  # a training takes the whole machine
+    task_runner=ThreadPoolTaskRunner(max_workers=slots.SLOTS or 1),  # type: ignore[arg-type]  # Prefect's own types do not fit each other
     persist_result=False,
 )
 def sweep_rows(
@@ -268,18 +222,17 @@ def sweep_rows(
     logger = get_run_logger()
     try:
         sweep, runs = requested(table, over, corpus, rows, seeds)
+        slots.check()
         commit, cache, parameters = workspaces.head(), dvc.cache_folder(), parameters_of(sweep)
-    except (SweepError, CheckFailed, dvc.DvcError, workspaces.GitError) as error:
+    except (SweepError, CheckFailed, slots.SlotError, dvc.DvcError, workspaces.GitError) as error:
         return Failed(message=str(error))
     with stopped_with_the_flow() as children:
         futures = [run_row.submit(sweep, run, commit, cache, children, return_state=False) for run in runs]
         for future in futures:
             future.wait()
-    for run, future in zip(runs, futures, strict=True):
+    for future in futures:
         if not future.state.is_completed():
-            log = LOGS / f"{run.experiment}.log"
-            last = dvc.last_lines(log, LAST_LINES) if str(log) in str(future.state.message) else []
-            logger.error("\n    ".join([str(future.state.message), *last]))
+            logger.error("%s", future.state.message)
     scores = [scores_of(sweep, run, commit) for run in runs]
     found = table_of(runs, scores, parameters, read_table(sweep.name)["paper"])
     text = markdown(found, sweep)

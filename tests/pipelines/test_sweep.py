@@ -15,7 +15,8 @@ import psutil
 import pytest
 from ruamel.yaml import YAML
 
-from pipelines.sweep import Run, Sweep, SweepError, markdown, runs_of, table_of, write_params
+from pipelines.experiments import write_params
+from pipelines.sweep import Run, Sweep, SweepError, markdown, runs_of, table_of
 from tests.pipelines.toy import Toy
 
 PROJECT = Path(__file__).parents[2]
@@ -156,7 +157,7 @@ def test_writing_parameters_keeps_comments_and_what_is_not_changed(tmp_path: Pat
     before = (PROJECT / "params.yaml").read_text("utf-8").splitlines()
     for asked in runs_of(TINY, PARAMS, ["big", "E"], []):
         shutil.copy(PROJECT / "params.yaml", tmp_path)
-        write_params(asked, tmp_path / "params.yaml")
+        write_params(asked.params, tmp_path / "params.yaml")
         after = (tmp_path / "params.yaml").read_text("utf-8")
         assert YAML(typ="safe", pure=True).load(after) == asked.params
         changed = [new for old, new in zip(before, after.splitlines(), strict=True) if old.split() != new.split()]
@@ -229,7 +230,7 @@ def test_a_row_that_fails_is_named_and_the_others_finish_and_the_next_call_runs_
     code, shown = toy.run("dvc", "exp", "show", "--json")
     names = [experiment["name"] for experiment in json.loads(shown)[1]["experiments"]]
     assert sorted(names) == ["rows-small-toy-one-7", "rows-small-toy-three-7", "rows-small-toy-two-7"]
-    assert not list((toy.folder / ".scratch/sweep").glob("*/"))  # no workspace is left
+    assert not list((toy.folder / ".scratch/workspaces").glob("*/"))  # no workspace is left
     assert (toy.folder / "params.yaml").read_text() == TOY_PARAMS
 
 
