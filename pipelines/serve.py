@@ -1,7 +1,8 @@
 """`python -m pipelines.serve [NAME ...]`: runs the deployments of prefect.yaml on this machine, when they are due or asked for.
 
 It runs in the project's folder until it is stopped, each flow in a process of its own. On SIGTERM or Ctrl-C the flows are told, and have
-time to save their work (a worker of a process pool would kill them unheard); schedules go on when it is started again.
+time to save their work (a worker of a process pool would kill them unheard); schedules go on when it is started again. With GPU_SLOTS
+(pipelines/slots.py) in its environment it has the server know how many slots there are.
 
 Exit codes: 0 stopped, 2 prefect.yaml, the request or the server is wrong, for a reason that is printed.
 """
@@ -15,6 +16,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 import pipelines.repro  # noqa: F401  # sets Prefect up, so before it
+from pipelines import slots
 
 from prefect import serve  # isort: skip
 from prefect.client.schemas.objects import ConcurrencyLimitConfig  # isort: skip
@@ -63,7 +65,8 @@ def main() -> int:
         if not get_current_settings().api.url:
             raise ServeError("no Prefect server is named: `prefect server start` starts one, PREFECT_API_URL says where it is")
         found = deployments(names)
-    except ServeError as error:
+        slots.make_limit()
+    except (ServeError, slots.SlotError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     serve(*found, pause_on_shutdown=False)
