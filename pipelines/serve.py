@@ -21,11 +21,13 @@ from pipelines import slots
 from prefect import serve  # isort: skip
 from prefect.client.schemas.objects import ConcurrencyLimitConfig  # isort: skip
 from prefect.deployments.runner import RunnerDeployment  # isort: skip
+from prefect.exceptions import PrefectException  # isort: skip
+from prefect.flows import Flow, load_flow_from_entrypoint  # isort: skip
 from prefect.schedules import Schedule  # isort: skip
 from prefect.settings import get_current_settings  # isort: skip
 
 DEPLOYMENTS = Path("prefect.yaml")
-TAKEN_OVER = ("description", "tags", "parameters")
+KEYS = {"name", "entrypoint", "description", "tags", "parameters", "schedules", "concurrency_limit"}
 
 
 class ServeError(Exception):
@@ -43,16 +45,22 @@ def deployments(names: Sequence[str]) -> list[RunnerDeployment]:
 
 
 def _deployment(entry: dict[str, Any]) -> RunnerDeployment:
-    limit = entry.get("concurrency_limit")
     try:
+        if unknown := set(entry) - KEYS:
+            raise ValueError(f"unknown is {', '.join(sorted(unknown))}, known are {', '.join(sorted(KEYS))}")
+        found: Flow[Any, Any] = load_flow_from_entrypoint(entry["entrypoint"])
+        found.validate_parameters(entry.get("parameters", {}))
+        limit = entry.get("concurrency_limit")
         return RunnerDeployment.from_entrypoint(
             entry["entrypoint"],
             entry["name"],
+            description=entry.get("description"),
+            tags=entry.get("tags"),
+            parameters=entry.get("parameters"),
             schedules=[Schedule(**schedule) for schedule in entry.get("schedules", [])],
             concurrency_limit=None if limit is None else ConcurrencyLimitConfig(**limit),
-            **{key: entry[key] for key in TAKEN_OVER if key in entry},
         )
-    except (KeyError, TypeError, ValueError, ImportError, AttributeError) as error:
+    except (PrefectException, KeyError, TypeError, ValueError, ImportError) as error:
         raise ServeError(f"{DEPLOYMENTS}, deployment {entry['name']}: {' '.join(str(error).split())}") from None
 
 
