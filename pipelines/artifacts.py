@@ -40,6 +40,8 @@ class Progress:
             return
         done, total = (int(found[name].replace(",", "")) for name in ("done", "total"))
         percent = round(100 * done / max(total, 1), 1)
+        if self._artifact is None and percent == 100:  # quickly done: the log has it
+            return
         with _never_in_the_way():
             if self._artifact is None:
                 self._artifact = create_progress_artifact(percent, key=key(self.stage, "progress"), description=line)  # type: ignore[assignment]

@@ -133,7 +133,8 @@ def plan_and_run(targets: Sequence[str], children: dvc.Children, folder: Path = 
     tasks: dict[str, PrefectFuture[Any]] = {}
     for step in steps:
         upstream = [tasks[stage] for stage in step.after]
-        tasks[step.stage] = run_stage.submit(step, logs[step.stage], children, folder, held, wait_for=upstream, return_state=False)
+        named = run_stage.with_options(name=step.stage)  # by which a task is known before it runs
+        tasks[step.stage] = named.submit(step, logs[step.stage], children, folder, held, wait_for=upstream, return_state=False)
     for future in tasks.values():
         future.wait()
     states = {stage: future.state for stage, future in tasks.items()}

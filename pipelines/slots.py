@@ -100,7 +100,7 @@ def place(gpu: bool, stopped: Callable[[], bool], tell: Callable[[str], None]) -
         elif not gpu:
             yield Place() if _have(lambda: _processors.acquire(blocking=False), _processors.release, stack, stopped) else None
         elif (free := _device(found, stack, stopped, tell)) and _counted(stack, stopped, tell):
-            tell(f"on the GPU slot {free[0]} of {' '.join(found)}")
+            tell(f"has the GPU slot {free[0]}")
             yield Place({"CUDA_VISIBLE_DEVICES": free[0]}, free[1])
         else:
             yield None
