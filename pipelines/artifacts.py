@@ -4,6 +4,7 @@ Nothing is read back from there, and nothing fails for it: where the server does
 """
 
 import csv
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -49,14 +50,14 @@ class Progress:
                 update_progress_artifact(self._artifact, percent, description=line)
 
 
-def leave_outputs(stage: str, outputs: Sequence[Path]) -> None:
-    """Leave the tables of a stage (its .tsv files) as tables, and its pages (.html) as links."""
+def leave_outputs(stage: str, outputs: Sequence[Path], lasting: bool) -> None:
+    """Leave the tables of a stage (its .tsv files) as tables and, where its workspace is `lasting`, its pages (.html) as links."""
     for path in outputs:
         with _never_in_the_way():
             if path.suffix == ".tsv":
                 create_table_artifact(table(path), key=key(stage, path.stem), description=f"`{path}`")
-            elif path.suffix == ".html":
-                create_link_artifact(path.resolve().as_uri(), link_text=str(path), key=key(stage, path.stem))
+            elif path.suffix == ".html" and lasting:
+                create_link_artifact(link(path), link_text=str(path), key=key(stage, path.stem))
 
 
 def leave_metrics(folder: Path) -> None:
@@ -72,6 +73,13 @@ def table(path: Path) -> list[dict[str, str]]:
         rows = list(csv.DictReader(file, delimiter="\t"))
     step = max(1, -(-len(rows) // ROWS))
     return rows[(len(rows) - 1) % step :: step]
+
+
+def link(path: Path) -> str:
+    """Where a page is: at RUNS_URL, where the environment says that runs/ is served there, else the file itself."""
+    if (served := os.environ.get("RUNS_URL")) and path.parts[0] == "runs":
+        return f"{served.rstrip('/')}/{path.relative_to('runs').as_posix()}"
+    return path.resolve().as_uri()
 
 
 def key(stage: str, what: str) -> str:

@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -229,7 +230,8 @@ def follow(child: subprocess.Popen[bytes], log: Path) -> Iterator[str]:
             yield from (_shown(line) for line in lines)
             pending = pending[pending.rfind(b"\r", 0, -1) + 1 :]
             if not ended:
-                time.sleep(POLL)
+                with suppress(subprocess.TimeoutExpired):  # its end is noticed at once
+                    child.wait(POLL)
         if pending:
             yield _shown(pending)
 

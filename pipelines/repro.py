@@ -87,7 +87,7 @@ def run_stage(step: dvc.Step, log: Path, children: dvc.Children, folder: Path = 
             logger.info("%s", line)
             progress.look(line)
     if child.returncode == 0:
-        artifacts.leave_outputs(stage, step.outputs)
+        artifacts.leave_outputs(stage, step.outputs, lasting=folder == Path())
         return Completed()
     if children.stopped:
         return Cancelled(message=f"{stage} was stopped, its output is in {log}")
