@@ -9,7 +9,6 @@ Exit codes: 0 done, whatever the verdict; 2 the request cannot be met, for a rea
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -22,7 +21,12 @@ from rich.table import Table
 
 from pipelines import dvc
 from pipelines.comparison import compare
+from pipelines.repro import start_server  # sets Prefect up, so before it
 from pipelines.revisions import model, siblings
+
+from prefect import State, flow  # isort: skip
+from prefect.artifacts import create_markdown_artifact  # isort: skip
+from prefect.states import Completed, Failed  # isort: skip
 
 METRICS = {
     "bleu": "BLEU",
@@ -129,19 +133,32 @@ def write(document: dict[str, Any], folder: Path) -> Path:
     return page
 
 
-def leave_artifact(text: str) -> None:
-    """Keep the Markdown in Prefect, as the artifact `comparison` of a flow of its own."""
-    os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
-    os.environ.setdefault("DO_NOT_TRACK", "1")
-    os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "120")
-    from prefect import flow
-    from prefect.artifacts import create_markdown_artifact
+def comparison_of(revisions: Sequence[str], name: str | None, seeds: bool) -> dict[str, Any]:
+    """The comparison of `revisions`, of the model `name` where they have several. Raises DvcError where there is none to make."""
+    if len(revisions) < 2:
+        raise dvc.DvcError("two revisions at least are compared")
+    with Console(stderr=True).status("comparing: reading the revisions"):
+        firsts = [model(revision, name) for revision in revisions]
+        sides = [siblings(one) for one in firsts] if seeds else [[one] for one in firsts]
+    with Console(stderr=True).status("comparing: 1,000 samples and 10,000 shuffles of every test set"):
+        return compare(sides, revisions)
 
-    @flow(name="compare", persist_result=False)
-    def keep() -> None:
-        create_markdown_artifact(text, key="comparison", description="models compared by `python -m pipelines.compare`")
 
-    keep()
+@flow(name="compare", persist_result=False)
+def compare_models(revisions: list[str], model: str | None = None, seeds: bool = False, to: str = "comparison") -> State[None]:
+    """Compare git revisions, DVC experiments or `workspace`, the first being the baseline, and leave the comparison as an artifact.
+
+    `model` says which one where a revision has several (demo-tiny); with `seeds` each stands for all experiments that differ in the seed
+    alone. The files go into the folder `to`.
+    """
+    try:
+        document = comparison_of(revisions, model, seeds)
+        page = write(document, Path(to))
+    except dvc.DvcError as error:
+        return Failed(message=str(error))
+    create_markdown_artifact(markdown(document), key="comparison", description=document["verdict"])
+    show(document, Console())
+    return Completed(message=f"{document['verdict']} The page is {page}")
 
 
 def main() -> int:
@@ -158,16 +175,16 @@ def main() -> int:
     if len(options.revisions) < 2:
         parser.error("two revisions at least are compared")
     try:
-        with Console(stderr=True).status("comparing: reading the revisions"):
-            firsts = [model(revision, options.model) for revision in options.revisions]
-            sides = [siblings(one) for one in firsts] if options.seeds else [[one] for one in firsts]
-        with Console(stderr=True).status("comparing: 1,000 samples and 10,000 shuffles of every test set"):
-            document = compare(sides, options.revisions)
-        page = write(document, options.to)
-        show(document, Console())
-        print(f"\npage: {page}")
         if options.artifact:
-            leave_artifact(markdown(document))
+            start_server()
+            state = compare_models(options.revisions, options.model, options.seeds, str(options.to), return_state=True)
+            if state.is_failed():
+                raise dvc.DvcError(str(state.message))
+        else:
+            document = comparison_of(options.revisions, options.model, options.seeds)
+            page = write(document, options.to)
+            show(document, Console())
+            print(f"\npage: {page}")
     except dvc.DvcError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -19,8 +19,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ BUSY = re.compile(
     r"^ERROR: (?:failed to reproduce '[^']*': )?'(?P<path>[^\n]*)' is busy, it is being blocked by:\n(?P<blockers>(?:  \(PID .*\n)+)", re.M
 )
 BLOCKER = re.compile(r"\(PID (\d+)\): (.*)")
+STOPPED = re.compile(r"^ERROR: .*exited with (?:143|130|-15|-2)$", re.M)  # by SIGTERM or SIGINT, which a stage answers by saving its work
 NO_LOCK = re.compile(r"^ERROR: .*Unable to acquire lock", re.M)
 
 
@@ -43,23 +45,25 @@ class DvcError(Exception):
 
 @dataclass(frozen=True)
 class Step:
-    """One stage of a plan, as `dvc stage list` names it, and the stages of the same plan that it comes after."""
+    """One stage of a plan, as `dvc stage list` names it."""
 
     stage: str
-    after: tuple[str, ...]
+    after: tuple[str, ...]  # the stages of the same plan that it comes after
+    gpu: bool = False  # whether dvc.yaml says `meta: {gpu: true}`
+    outputs: tuple[Path, ...] = field(default=(), compare=False)  # counted from the current folder
 
 
-def plan(targets: Sequence[str]) -> list[Step]:
-    """The stages that may have to run for `targets`, in the order of `dvc repro`; without targets, those for all of dvc.yaml.
+def plan(targets: Sequence[str], folder: Path = Path()) -> list[Step]:
+    """The stages of a workspace that may have to run for `targets`, in the order of `dvc repro`; without targets, for all of dvc.yaml.
 
     These are the stages that `dvc status` reports as changed, and all that come after them: their dependencies change
     only once the former have run. A target is what `dvc repro` takes, and stands for itself and all it is made from.
     Raises DvcError where the pipeline cannot be read, a target is unknown, or another process runs one of the stages.
     """
     try:
-        with Repo() as repo:
+        with Repo(str(folder)) as repo:
             graph = get_active_graph(repo.index.graph)  # edges lead from a stage to those it depends on
-            wanted = {stage for target in targets or ["dvc.yaml"] for stage in repo.stage.collect(target)}
+            wanted = {stage for target in targets or [str(folder / "dvc.yaml")] for stage in repo.stage.collect(target)}
             order = plan_repro(graph)
     except DvcException as error:
         raise DvcError(_one_line(str(error))) from None
@@ -67,19 +71,26 @@ def plan(targets: Sequence[str]) -> list[Step]:
         if stage in wanted:
             wanted.update(graph.successors(stage))
     order = [stage for stage in order if stage in wanted]
-    changed = _changed([stage.addressing for stage in order])
+    names = {stage: stage.name if folder != Path() else stage.addressing for stage in order}  # the latter counts from the current folder
+    changed = _changed(list(names.values()), folder)
     steps: dict[str, Step] = {}
-    for stage in order:
-        after = tuple(upstream.addressing for upstream in graph.successors(stage) if upstream.addressing in steps)
-        if after or stage.addressing in changed:
-            steps[stage.addressing] = Step(stage.addressing, after)
+    for stage, name in names.items():
+        after = tuple(names[upstream] for upstream in graph.successors(stage) if names[upstream] in steps)
+        if after or name in changed:
+            outputs = tuple(Path(os.path.relpath(out.fs_path)) for out in stage.outs)
+            steps[name] = Step(name, after, bool((stage.meta or {}).get("gpu")), outputs)
     return list(steps.values())
 
 
-def metrics_table() -> str:
-    """The metrics of the workspace as a Markdown table, or nothing where there are none yet."""
-    table = _output("metrics", "show", "--md").strip()
+def metrics_table(folder: Path = Path()) -> str:
+    """The metrics of the workspace `folder` as a Markdown table, or nothing where there are none yet."""
+    table = _output("metrics", "show", "--md", folder=folder).strip()
     return table if table.partition("\n")[0].count("|") > 2 else ""  # files without metrics make a column of paths
+
+
+def metrics_files(folder: Path) -> list[str]:
+    """The metrics files of the workspace `folder`, as it names them."""
+    return list(json.loads(_output("metrics", "show", "--json", folder=folder)).get("", {}).get("data", {}))
 
 
 WORKSPACE = "workspace"
@@ -148,6 +159,11 @@ def busy(text: str) -> str | None:
     )
 
 
+def preempted(text: str) -> bool:
+    """Whether `text` ends the output of a `dvc` whose stage was stopped by a signal, as a machine does that is taken away."""
+    return STOPPED.search(text) is not None
+
+
 class Children:
     """The stages that one flow runs, so that all of them can be stopped. Its methods may be called from several threads."""
 
@@ -156,21 +172,22 @@ class Children:
         self._started: list[subprocess.Popen[bytes]] = []
         self.stopped = False
 
-    def start(self, stage: str, log: Path) -> subprocess.Popen[bytes] | None:
-        """Start `dvc repro` of this one stage, its output in the file `log`. After `stop` nothing is started: None."""
-        return self.start_in(Path(), log, ["--single-item", stage])
+    def start(
+        self, stage: str, log: Path, folder: Path = Path(), held: Sequence[int] = (), environment: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes] | None:
+        """Start `dvc repro` of this one stage of a workspace, its output in the file `log`. After `stop` nothing is started: None.
 
-    def start_in(self, folder: Path, log: Path, targets: Sequence[str] = (), held: Sequence[int] = ()) -> subprocess.Popen[bytes] | None:
-        """The same of `targets`, without any of all, in the workspace `folder`. The open files `held` stay open until `dvc` ends."""
+        The open files `held` stay open until `dvc` ends; `environment` is added to this process's.
+        """
         # The `python` of the stage's command is the one that runs this flow, and says what it does at once.
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-        environment = os.environ | {"PATH": path, "PYTHONUNBUFFERED": "1"}
+        environment = os.environ | {"PATH": path, "PYTHONUNBUFFERED": "1"} | dict(environment or {})
         log.parent.mkdir(parents=True, exist_ok=True)
         with self._lock, log.open("wb") as output:
             if self.stopped:
                 return None
             child = subprocess.Popen(
-                _dvc("repro", *targets),
+                _dvc("repro", "--single-item", stage),
                 cwd=folder,
                 pass_fds=held,
                 env=environment,
@@ -213,7 +230,8 @@ def follow(child: subprocess.Popen[bytes], log: Path) -> Iterator[str]:
             yield from (_shown(line) for line in lines)
             pending = pending[pending.rfind(b"\r", 0, -1) + 1 :]
             if not ended:
-                time.sleep(POLL)
+                with suppress(subprocess.TimeoutExpired):  # its end is noticed at once
+                    child.wait(POLL)
         if pending:
             yield _shown(pending)
 
@@ -225,9 +243,9 @@ def last_lines(log: Path, count: int) -> list[str]:
         return [_shown(line) for line in stream.read().removesuffix(b"\n").split(b"\n")[-count:]]
 
 
-def _changed(stages: Sequence[str]) -> set[str]:
+def _changed(stages: Sequence[str], folder: Path) -> set[str]:
     """Those of `stages` that differ from dvc.lock now. Raises DvcError where another process runs one of them."""
-    return set(json.loads(_output("status", "--json", *stages)))
+    return set(json.loads(_output("status", "--json", *stages, folder=folder)))
 
 
 def _dvc(*arguments: str) -> list[str]:

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -26,22 +26,22 @@ os.environ.setdefault("DO_NOT_TRACK", "1")
 os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "120")  # of 20, which a small machine needs at the first start
 
 from prefect import State, flow, get_client, get_run_logger, task  # noqa: E402
-from prefect.artifacts import create_markdown_artifact  # noqa: E402
 from prefect.cache_policies import NO_CACHE  # noqa: E402
 from prefect.futures import PrefectFuture  # noqa: E402
 from prefect.runtime import flow_run  # noqa: E402
 from prefect.states import Cancelled, Completed, Failed  # noqa: E402
 from prefect.task_runners import ThreadPoolTaskRunner  # noqa: E402
 
-from pipelines import dvc  # noqa: E402
+from pipelines import artifacts, dvc, slots  # noqa: E402
 
 # A training takes the whole machine, and two at once take far more than twice as long. One after the other, in DVC's order, also
-# makes a first dvc.lock the same to the byte (DVC appends each stage when it ends).
-STAGES_AT_ONCE = 1
+# makes a first dvc.lock the same to the byte (DVC appends each stage when it ends). With slots, `slots.place` has them wait.
+AT_ONCE = None if slots.SLOTS else 1
 GRACE = 25.0  # seconds to save a checkpoint: Prefect's runner kills a cancelled flow after 30
 LAST_LINES = 15  # of a failed stage's output, shown at the end
 LOGS = Path(".scratch/logs")
-NOTHING_TO_DO = "nothing to do: every stage is up to date with dvc.lock"
+NOTHING_TO_DO = "nothing to do"
+UP_TO_DATE = f"{NOTHING_TO_DO}: every stage is up to date with dvc.lock"
 
 
 class CheckFailed(Exception):
@@ -60,64 +60,83 @@ def check(folder: Path = Path()) -> None:
         raise CheckFailed(done.stderr.strip(), done.returncode)
 
 
-def waits_for_lock(task: object, run: object, state: State[None]) -> bool:
-    """Whether a failed run of a stage may be tried again: only where DVC was kept out, never where the stage itself failed."""
-    return state.name == "Busy"
+def may_go_on(task: object, run: object, state: State[None]) -> bool:
+    """Whether a run of a stage is tried again: where DVC was kept out or the stage was stopped from outside, never where it failed."""
+    return state.name in ("Busy", "Preempted")
 
 
 @task(
-    task_run_name="{stage}",
+    task_run_name="{step.stage}",
     cache_policy=NO_CACHE,
     persist_result=False,
     retries=3,
     retry_delay_seconds=[5, 15, 60],
-    retry_condition_fn=waits_for_lock,
+    retry_condition_fn=may_go_on,
 )
-def run_stage(stage: str, log: Path, children: dvc.Children) -> State[None]:
-    """Run one stage (DVC skips it where it is up to date after all) and follow its output into Prefect's log."""
-    child = children.start(stage, log)
-    if child is None:
-        return Cancelled(message=f"{stage} was not started: the flow is being stopped")
-    logger = get_run_logger()
-    for line in filter(str.strip, dvc.follow(child, log)):
-        logger.info("%s", line)
+def run_stage(step: dvc.Step, log: Path, children: dvc.Children, folder: Path = Path(), held: tuple[int, ...] = ()) -> State[None]:
+    """Run one stage of the workspace `folder` (DVC skips it where it is up to date after all) and follow its output into Prefect's log.
+
+    It waits for a GPU slot where it needs one and there are slots. Its `dvc` has the open files `held`.
+    """
+    logger, stage, progress = get_run_logger(), step.stage, artifacts.Progress(step.stage)
+    with slots.place(step.gpu, lambda: children.stopped, logger.info) as place:
+        child = None if place is None else children.start(stage, log, folder, (*held, *place.held), place.environment)
+        if child is None:
+            return Cancelled(message=f"{stage} was not started: the flow is being stopped")
+        for line in filter(str.strip, dvc.follow(child, log)):
+            logger.info("%s", line)
+            progress.look(line)
     if child.returncode == 0:
+        artifacts.leave_outputs(stage, step.outputs, lasting=folder == Path())
         return Completed()
     if children.stopped:
         return Cancelled(message=f"{stage} was stopped, its output is in {log}")
-    if reason := dvc.busy("\n".join(dvc.last_lines(log, LAST_LINES))):
+    last = "\n".join(dvc.last_lines(log, LAST_LINES))
+    if reason := dvc.busy(last):
         return Failed(name="Busy", message=reason)
+    if dvc.preempted(last):
+        return Failed(name="Preempted", message=f"{stage} was stopped from outside, its output is in {log}")
     return Failed(message=f"{stage} failed, its output is in {log}")
 
 
 @flow(
     name="reproduce",
-    task_runner=ThreadPoolTaskRunner(max_workers=STAGES_AT_ONCE),  # type: ignore[arg-type]  # Prefect's own types do not fit each other
+    task_runner=ThreadPoolTaskRunner(max_workers=AT_ONCE),  # type: ignore[arg-type]  # Prefect's own types do not fit each other
     persist_result=False,
 )
-def reproduce(targets: list[str]) -> State[None]:
+def reproduce(targets: list[str] | None = None) -> State[None]:
     """Bring `targets` (stages such as `train` or `train@demo-tiny`; none: all of dvc.yaml) and what they are made from up to date.
 
     Fails where a stage fails, once all that do not depend on it are done.
     """
-    logger = get_run_logger()
     try:
         check()
-        steps = dvc.plan(targets)
-    except (CheckFailed, dvc.DvcError) as error:
+        slots.check()
+        with stopped_with_the_flow() as children:
+            return plan_and_run(targets or [], children)
+    except (CheckFailed, slots.SlotError, dvc.DvcError) as error:
         return Failed(message=str(error))
+
+
+def plan_and_run(targets: Sequence[str], children: dvc.Children, folder: Path = Path(), held: tuple[int, ...] = ()) -> State[None]:
+    """In a flow, run what is not up to date in the workspace `folder`, a task for each stage, and leave the metrics as an artifact.
+
+    Each `dvc` has the open files `held`. Raises DvcError as `dvc.plan` does.
+    """
+    logger = get_run_logger()
+    steps = dvc.plan(targets, folder)
     if not steps:
-        return Completed(message=NOTHING_TO_DO)
-    folder = LOGS / f"{flow_run.get_scheduled_start_time():%Y%m%dT%H%M%S}-{flow_run.get_name()}"
-    logs = {step.stage: folder / f"{step.stage.replace('/', '_')}.log" for step in steps}
-    logger.info("stages to run: %s (their output: %s)", ", ".join(logs), folder)
+        return Completed(message=UP_TO_DATE)
+    output = LOGS / f"{flow_run.get_scheduled_start_time():%Y%m%dT%H%M%S}-{flow_run.get_name()}"
+    logs = {step.stage: output / f"{step.stage.replace('/', '_')}.log" for step in steps}
+    logger.info("stages to run: %s (their output: %s)", ", ".join(logs), output)
     tasks: dict[str, PrefectFuture[Any]] = {}
-    with stopped_with_the_flow() as children:
-        for step in steps:
-            upstream = [tasks[stage] for stage in step.after]
-            tasks[step.stage] = run_stage.submit(step.stage, logs[step.stage], children, wait_for=upstream, return_state=False)
-        for future in tasks.values():
-            future.wait()
+    for step in steps:
+        upstream = [tasks[stage] for stage in step.after]
+        named = run_stage.with_options(name=step.stage)  # by which a task is known before it runs
+        tasks[step.stage] = named.submit(step, logs[step.stage], children, folder, held, wait_for=upstream, return_state=False)
+    for future in tasks.values():
+        future.wait()
     states = {stage: future.state for stage, future in tasks.items()}
     failed = [stage for stage, state in states.items() if state.is_final() and not state.is_completed()]
     if failed:
@@ -126,8 +145,7 @@ def reproduce(targets: list[str]) -> State[None]:
             logger.error("\n    ".join([str(states[stage].message), *last]))
         not_run = [stage for stage, state in states.items() if not state.is_final()]
         return Failed(message=f"failed: {', '.join(failed)}" + (f"; not run: {', '.join(not_run)}" if not_run else ""))
-    if table := dvc.metrics_table():
-        create_markdown_artifact(table, key="metrics")
+    artifacts.leave_metrics(folder)
     return Completed(message=f"{len(steps)} stages are up to date")
 
 
@@ -187,7 +205,7 @@ def main() -> int:
     try:
         check()
         if not dvc.plan(targets):  # asked before Prefect starts a server, which takes ten seconds
-            print(NOTHING_TO_DO)
+            print(UP_TO_DATE)
             return 0
         start_server()
         state = reproduce(targets, return_state=True)

@@ -27,15 +27,9 @@ from typing import Any
 import pandas as pd
 from ruamel.yaml import YAML
 
-from pipelines import dvc, workspaces
-from pipelines.repro import (  # sets Prefect up, so before it
-    GRACE,
-    LAST_LINES,
-    CheckFailed,
-    check,
-    start_server,
-    stopped_with_the_flow,
-)
+from pipelines import dvc, experiments, slots, workspaces  # the second sets Prefect up, so before it
+from pipelines.experiments import MADE_OF, PARAMS, read_params
+from pipelines.repro import GRACE, LAST_LINES, LOGS, CheckFailed, check, run_stage, start_server, stopped_with_the_flow
 
 from prefect import State, flow, get_run_logger, task  # isort: skip
 from prefect.artifacts import create_markdown_artifact  # isort: skip
@@ -44,10 +38,6 @@ from prefect.states import Cancelled, Completed, Failed  # isort: skip
 from prefect.task_runners import ThreadPoolTaskRunner  # isort: skip
 
 TABLES = Path("pipelines")
-WORKSPACES = Path(".scratch/sweep")
-LOGS = Path(".scratch/logs")
-PARAMS = "params.yaml"
-MADE_OF = ("nmt", "stages", "dvc.yaml", PARAMS)  # must be committed
 VALID = "valid"
 
 
@@ -173,98 +163,85 @@ def markdown(table: pd.DataFrame, sweep: Sweep) -> str:
     return f"{sweep.name} over {sweep.over}, {sweep.corpus}: ours, and the paper's on English-German newstest2013\n\n{text}\n"
 
 
-def write_params(run: Run, file: Path) -> None:
-    """Write the run's values into `file`, which has its comments."""
-    yaml = YAML()
-    yaml.width = 1000
-    yaml.preserve_quotes = True
-    yaml.representer.add_representer(type(None), lambda to, _: to.represent_scalar("tag:yaml.org,2002:null", "null"))
-    content = yaml.load(file)
-
-    def put(target: Any, values: dict[str, Any]) -> None:
-        for key, value in values.items():
-            if isinstance(value, dict) and isinstance(target.get(key), dict):
-                put(target[key], value)
-            elif target[key] != value:
-                target[key] = value
-
-    put(content, run.params)
-    yaml.dump(content, file)
-
-
-def own_files(run: Run, corpus: str) -> list[str]:
-    """The user's own files that a corpus is read from."""
-    source = run.params["corpora"][corpus]["source"]
-    parts = [part for parts in source["sets"].values() for part in parts] if source["kind"] == "files" else []
-    return [path for part in parts for path in part.values()]
-
-
 @task(task_run_name="{run.row}, seed {run.seed}", cache_policy=NO_CACHE, persist_result=False)
 def run_row(sweep: Sweep, run: Run, commit: str, cache: Path, children: dvc.Children) -> State[None]:
     """Have one run finished: nothing where its experiment is there, else `dvc repro` in a workspace, kept as an experiment."""
     logger = get_run_logger()
-    folder, log = WORKSPACES / run.experiment, LOGS / f"{run.experiment}.log"
-    with workspaces.lock(folder.with_name(f"{run.experiment}.lock"), lambda: children.stopped, logger.info) as held:
+    name, output = run.experiment, LOGS / run.experiment
+    with experiments.held(name, lambda: children.stopped, logger.info) as held:
         if held is None:
-            return Cancelled(message=f"{run.experiment} was not started: the flow is being stopped")
+            return Cancelled(message=f"{name} was not started: the flow is being stopped")
         if scores_of(sweep, run, commit):
-            return Completed(message=f"{run.experiment} is there already")
+            return Completed(message=f"{name} is there already")
         try:
-            workspaces.make(folder, commit, cache, Path(run.params["hardware"]["scratch"]))
-            workspaces.link(own_files(run, sweep.corpus), folder)
-            write_params(run, folder / PARAMS)
-            check(folder)
+            folder = experiments.make(name, run.params, commit, cache)
+            for step in dvc.plan([], folder):
+                log = output / f"{step.stage.replace('/', '_')}.log"
+                state = run_stage(step, log, children, folder, (held.fileno(),), return_state=True)
+                if not state.is_completed():
+                    last = dvc.last_lines(log, LAST_LINES) if log.exists() else []
+                    logger.error("\n    ".join([str(state.message), *last]))
+                    return (Cancelled if children.stopped else Failed)(message=f"{name}: {state.message}")
+            experiments.keep(name, folder, ["dvc.lock", sweep.metrics])
         except (CheckFailed, dvc.DvcError, workspaces.GitError) as error:
-            return Failed(message=f"{run.experiment}: {error}")
-        child = children.start_in(folder, log, held=[held.fileno()])
-        if child is None:
-            return Cancelled(message=f"{run.experiment} was not started: the flow is being stopped")
-        for line in filter(str.strip, dvc.follow(child, log)):
-            logger.info("%s", line)
-        if children.stopped:
-            return Cancelled(message=f"{run.experiment} was stopped, its output is in {log}")
-        if child.returncode != 0:
-            return Failed(message=f"{run.experiment} failed, its output is in {log}")
-        try:
-            dvc.save_experiment(folder, run.experiment, ["dvc.lock", sweep.metrics])
-        except dvc.DvcError as error:
-            return Failed(message=f"{run.experiment}: {error}")
-        workspaces.remove(folder)
-        return Completed(message=f"{run.experiment} is finished")
+            return Failed(message=f"{name}: {error}")
+        return Completed(message=f"{name} is finished")
+
+
+def requested(
+    table: str, over: str, corpus: str, rows: Sequence[str] | None = None, seeds: Sequence[int] | None = None
+) -> tuple[Sweep, list[Run]]:
+    """What is asked for, checked. Raises SweepError, CheckFailed or GitError."""
+    if table not in (known := tables()):
+        raise SweepError(f"there is no table {table}: known are {', '.join(known)} (pipelines/<name>.yaml)")
+    check()
+    workspaces.refuse_uncommitted(MADE_OF)
+    sweep = Sweep(table, over, corpus)
+    return sweep, runs_of(sweep, read_params(), rows or [], list(dict.fromkeys(seeds or [])))
+
+
+def tables() -> list[str]:
+    """The names of the tables that there are."""
+    return sorted(path.stem for path in TABLES.glob("*.yaml"))
 
 
 @flow(
     name="sweep",
-    flow_run_name="{sweep.name}-{sweep.over}-{sweep.corpus}",
-    task_runner=ThreadPoolTaskRunner(max_workers=1),  # type: ignore[arg-type]  # a training takes the whole machine
+    flow_run_name="{table}-{over}-{corpus}",
+    task_runner=ThreadPoolTaskRunner(max_workers=slots.SLOTS or 1),  # type: ignore[arg-type]  # Prefect's own types do not fit each other
     persist_result=False,
-    validate_parameters=False,
 )
-def sweep_rows(sweep: Sweep, runs: list[Run]) -> State[None]:
-    """Run what is not finished, whatever fails, and leave the table. Fails, naming the runs, where some are not finished."""
+def sweep_rows(
+    table: str, over: str = "tiny", corpus: str = "demo", rows: list[str] | None = None, seeds: list[int] | None = None
+) -> State[None]:
+    """Run the rows of a table of variants (pipelines/<table>.yaml) that are not finished, and leave one table of all.
+
+    `over` is the variant that the rows change, `rows` some of them (all by default), `seeds` make a run of each row for each (that of
+    params.yaml by default). A row that fails keeps no other from running. Fails, naming the runs, where some are not finished.
+    """
     logger = get_run_logger()
     try:
+        sweep, runs = requested(table, over, corpus, rows, seeds)
+        slots.check()
         commit, cache, parameters = workspaces.head(), dvc.cache_folder(), parameters_of(sweep)
-    except (SweepError, dvc.DvcError, workspaces.GitError) as error:
+    except (SweepError, CheckFailed, slots.SlotError, dvc.DvcError, workspaces.GitError) as error:
         return Failed(message=str(error))
     with stopped_with_the_flow() as children:
         futures = [run_row.submit(sweep, run, commit, cache, children, return_state=False) for run in runs]
         for future in futures:
             future.wait()
-    for run, future in zip(runs, futures, strict=True):
+    for future in futures:
         if not future.state.is_completed():
-            log = LOGS / f"{run.experiment}.log"
-            last = dvc.last_lines(log, LAST_LINES) if str(log) in str(future.state.message) else []
-            logger.error("\n    ".join([str(future.state.message), *last]))
+            logger.error("%s", future.state.message)
     scores = [scores_of(sweep, run, commit) for run in runs]
-    table = table_of(runs, scores, parameters, read_table(sweep.name)["paper"])
-    text = markdown(table, sweep)
+    found = table_of(runs, scores, parameters, read_table(sweep.name)["paper"])
+    text = markdown(found, sweep)
     sweep.result.parent.mkdir(parents=True, exist_ok=True)
-    _write(sweep.result.with_suffix(".csv"), table.to_csv(index=False))
+    _write(sweep.result.with_suffix(".csv"), found.to_csv(index=False))
     _write(sweep.result.with_suffix(".md"), text)
     create_markdown_artifact(text, key=f"{sweep.name}-{sweep.over}-{sweep.corpus}".lower().replace("_", "-"))
     print(text)
-    missing = [f"{run.row} (seed {run.seed})" for run, found in zip(runs, scores, strict=True) if found is None]
+    missing = [f"{run.row} (seed {run.seed})" for run, score in zip(runs, scores, strict=True) if score is None]
     if missing:
         return Failed(message=f"not finished: {', '.join(missing)}; the same command tries them again")
     return Completed(message=f"{len(runs)} runs are finished, the table is {sweep.result.with_suffix('.md')}")
@@ -279,7 +256,7 @@ def _write(path: Path, text: str) -> None:
 def main() -> int:
     """The command. Returns its exit code."""
     parser = argparse.ArgumentParser(prog="python -m pipelines.sweep", description="Run the rows of a table of variants as experiments.")
-    parser.add_argument("name", choices=sorted(path.stem for path in TABLES.glob("*.yaml")), help="the table: pipelines/<name>.yaml")
+    parser.add_argument("name", choices=tables(), help="the table: pipelines/<name>.yaml")
     parser.add_argument("--over", default="tiny", help="the variant whose rows are wanted (default: tiny)")
     parser.add_argument("--corpus", default="demo", help="default: demo")
     parser.add_argument("--rows", default="", help="some rows, such as A1,B1; all without it")
@@ -287,17 +264,14 @@ def main() -> int:
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
     try:
-        seeds = list(dict.fromkeys(int(part) for part in options.seeds.split(",") if part))
+        seeds = [int(part) for part in options.seeds.split(",") if part]
     except ValueError:
         parser.error(f"--seeds is {options.seeds}: it takes whole numbers, such as 1,2,3")
-    sweep = Sweep(options.name, options.over, options.corpus)
+    asked = (options.name, options.over, options.corpus, [part for part in options.rows.split(",") if part], seeds)
     try:
-        check()
-        workspaces.refuse_uncommitted(MADE_OF)
-        params = YAML(typ="safe", pure=True).load(Path(PARAMS).read_text(encoding="utf-8"))
-        runs = runs_of(sweep, params, [part for part in options.rows.split(",") if part], seeds)
+        requested(*asked)  # before Prefect starts a server
         start_server()
-        state = sweep_rows(sweep, runs, return_state=True)
+        state = sweep_rows(*asked, return_state=True)
     except CheckFailed as error:
         print(error, file=sys.stderr)
         return error.code

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
@@ -81,11 +82,16 @@ def fresh(toy: Toy) -> Toy:
 @pytest.fixture(scope="module")
 def server(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The setting that names a Prefect server, which saves each flow the start of its own."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    with running_server(environment, tmp_path_factory.mktemp("server")) as url:
+        yield {"PREFECT_API_URL": url}
+
+
+@contextmanager
+def running_server(environment: dict[str, str], folder: Path) -> Iterator[str]:
+    """A Prefect server with its log in `folder`, and the address of its API."""
+    port = free_port()
     url = f"http://127.0.0.1:{port}/api"
-    log = tmp_path_factory.mktemp("server") / "log"
+    log = folder / "log"
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port), "--no-ui"],
@@ -105,7 +111,13 @@ def server(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 
     try:
         wait_until(answers, "the server does not start")
-        yield {"PREFECT_API_URL": url}
+        yield url
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])

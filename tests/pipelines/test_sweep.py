@@ -3,85 +3,23 @@
 import json
 import math
 import os
-import shutil
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import psutil
 import pytest
 from ruamel.yaml import YAML
 
-from pipelines.sweep import Run, Sweep, SweepError, markdown, runs_of, table_of, write_params
+from pipelines.sweep import Run, Sweep, SweepError, markdown, runs_of, table_of
+from tests.pipelines.rows import TOY_PARAMS, repository
 from tests.pipelines.toy import Toy
 
 PROJECT = Path(__file__).parents[2]
 TINY = Sweep("table3", "tiny", "demo")
 PARAMS: Any = YAML(typ="safe", pure=True).load((PROJECT / "params.yaml").read_text("utf-8"))
 PAPER = {name: {"perplexity": 4.0, "bleu": 25.0, "parameters": None} for name in ("one", "two")}
-
-TOY_PARAMS = """\
-seed: 7
-reproduce: {corpora: [other], variants: [small], curves: []}
-corpora:
-  toy: {n: 1, source: {kind: files, sets: {train: [{src: text/a, tgt: text/b}]}}}
-variants:
-  small:                # a comment
-    model: {x: 1, y: 2}
-hardware: {scratch: .scratch}
-"""
-TOY_TABLE = """\
-paper:
-  one: {perplexity: 4.92, bleu: 25.8, parameters: 65}
-  two: {perplexity: 5.29, bleu: 24.9, parameters: null}
-  three: {perplexity: 5.00, bleu: 25.5, parameters: null}
-variants:
-  small:
-    common: {model.y: 5}
-    rows: {one: {}, two: {model.x: 2}, three: {model.x: 3}}
-"""
-TOY_PIPELINE = """\
-stages:
-  data:
-    matrix: {corpus: "${reproduce.corpora}"}
-    cmd: python -m stages.work data text/a data/${item.corpus}
-    params: ["corpora.${item.corpus}.n"]
-    deps: [stages/work.py]
-    outs: ["data/${item.corpus}"]
-  train:
-    matrix: {corpus: "${reproduce.corpora}", variant: "${reproduce.variants}"}
-    cmd: python -m stages.work train data/${item.corpus} runs/${item.corpus}/${item.variant}/metrics.json
-    params: [seed, "variants.${item.variant}.model"]
-    deps: [stages/work.py, "data/${item.corpus}"]
-    metrics:
-      - runs/${item.corpus}/${item.variant}/metrics.json: {cache: false}
-"""
-TOY_WORK = """\
-import json, os, sys, time
-from pathlib import Path
-from ruamel.yaml import YAML
-
-name, source, out = sys.argv[1:]
-top, params = Path(os.environ["TOY"]), YAML(typ="safe", pure=True).load(Path("params.yaml"))
-text, model = Path(source).read_text(), params["variants"]["small"]["model"]
-if name == "train":
-    name = f"train-{model['x']}-{params['seed']}"
-(top / (name + ".started")).touch()
-while (top / (name + ".hold")).exists():
-    time.sleep(0.02)
-if (top / (name + ".fail")).exists():
-    sys.exit("error: no good data in line 7")
-Path(out).parent.mkdir(parents=True, exist_ok=True)
-score = model["x"] * model["y"] + params["seed"] / 10
-scores = {"valid": {"bleu": score, "perplexity": 3.0}, "test": {"bleu": score + 1, "chrf": 1.0}}
-Path(out).write_text(text if name == "data" else json.dumps(scores))
-with open(top / "ran.txt", "a") as ran:
-    print(name, file=ran)
-"""
-TOY_FORECAST = "print('row,parameters\\none,10\\ntwo,20\\nthree,30')\n"
 
 
 # --- rows and tables ------------------------------------------------------------------------------------------------------------------
@@ -151,53 +89,13 @@ def test_a_row_of_which_nothing_is_finished_stands_in_the_table_without_scores()
     assert "nan" not in markdown(table, TINY).lower()
 
 
-def test_writing_parameters_keeps_comments_and_what_is_not_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(PROJECT)
-    before = (PROJECT / "params.yaml").read_text("utf-8").splitlines()
-    for asked in runs_of(TINY, PARAMS, ["big", "E"], []):
-        shutil.copy(PROJECT / "params.yaml", tmp_path)
-        write_params(asked, tmp_path / "params.yaml")
-        after = (tmp_path / "params.yaml").read_text("utf-8")
-        assert YAML(typ="safe", pure=True).load(after) == asked.params
-        changed = [new for old, new in zip(before, after.splitlines(), strict=True) if old.split() != new.split()]
-        assert 5 < len(changed) < 20 and sum("#" in line for line in changed) > 3
-
-
 # --- the flow -------------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def toy(tmp_path: Path, environment: dict[str, str], server: dict[str, str]) -> Iterator[Toy]:
-    """A git repository with a pipeline, a table of three rows, and a text that git does not know."""
-    folder = tmp_path / "toy"
-    who = {f"GIT_{role}_{what}": f"test{at}" for role in ("AUTHOR", "COMMITTER") for what, at in (("NAME", ""), ("EMAIL", "@example.org"))}
-    toy = Toy(folder, environment | server | who | {"TOY": str(folder), "PYTHONDONTWRITEBYTECODE": "1"})
-    (folder / "stages").mkdir(parents=True)
-    (folder / "nmt").mkdir()
-    shutil.copytree(PROJECT / "pipelines", folder / "pipelines", ignore=shutil.ignore_patterns("__pycache__", "*.yaml"))
-    for name, text in {
-        "params.yaml": TOY_PARAMS, "dvc.yaml": TOY_PIPELINE, "pipelines/rows.yaml": TOY_TABLE, "nmt/__init__.py": "",
-        "stages/__init__.py": "", "stages/check.py": "", "stages/forecast.py": TOY_FORECAST, "stages/work.py": TOY_WORK,
-        ".gitignore": ".scratch/\n/text\n/runs/*/*.md\n/runs/*/*.csv\n*.hold\n*.fail\n*.started\nran.txt\n", ".dvcignore": ".scratch\n",
-    }.items():  # fmt: skip
-        (folder / name).write_text(text)
-    (folder / "text").mkdir()
-    (folder / "text" / "a").write_text("a text")
-
-    def git(*arguments: str) -> None:
-        subprocess.run(["git", *arguments], cwd=folder, env=toy.environment, check=True, capture_output=True)
-
-    git("init", "-q")
-    assert toy.run("dvc", "init", "-q")[0] == 0
-    git("add", ".")
-    git("commit", "-qm", "Begin")
-    yield toy
-    for process in psutil.process_iter():
-        try:
-            if Path(process.cwd()).is_relative_to(folder):
-                process.kill()
-        except psutil.Error:
-            continue
+    with repository(tmp_path / "toy", environment | server) as toy:
+        yield toy
 
 
 def table(toy: Toy) -> pd.DataFrame:
@@ -229,7 +127,7 @@ def test_a_row_that_fails_is_named_and_the_others_finish_and_the_next_call_runs_
     code, shown = toy.run("dvc", "exp", "show", "--json")
     names = [experiment["name"] for experiment in json.loads(shown)[1]["experiments"]]
     assert sorted(names) == ["rows-small-toy-one-7", "rows-small-toy-three-7", "rows-small-toy-two-7"]
-    assert not list((toy.folder / ".scratch/sweep").glob("*/"))  # no workspace is left
+    assert not list((toy.folder / ".scratch/workspaces").glob("*/"))  # no workspace is left
     assert (toy.folder / "params.yaml").read_text() == TOY_PARAMS
 
 
