@@ -300,7 +300,7 @@ def _client(kind: str) -> Any:
         if "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ:
             config.load_incluster_config(configuration)
         else:
-            config.load_kube_config(client_configuration=configuration)
+            config.load_kube_config(os.environ.get("KUBECONFIG"), client_configuration=configuration)
     except config.ConfigException as error:
         raise UserError(f"LAUNCHER is kubernetes, but no cluster is known here ({error}): set KUBECONFIG, or unset LAUNCHER") from None
     configuration.retries = 0
@@ -322,7 +322,12 @@ def _ask(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         raise KubernetesError(f"Kubernetes refuses: {_message(error.body) or error.reason} ({error.status})", error.status) from None
     except HTTPError as error:
         server = call.__self__.api_client.configuration.host  # type: ignore[attr-defined]
-        raise KubernetesError(f"the Kubernetes API at {server} does not answer ({error})", 0) from None
+        raise KubernetesError(f"the Kubernetes API at {server} does not answer ({_cause(error)})", 0) from None
+
+
+def _cause(error: BaseException) -> str:
+    """The innermost words of urllib3's error, which repeats the request around them."""
+    return str(getattr(error, "reason", None) or error).rpartition(": ")[2]
 
 
 def _message(body: str | None) -> str:
