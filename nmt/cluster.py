@@ -112,11 +112,9 @@ def _on_dask(function: Callable[[T], R], tasks: Iterable[T], address: str, patie
             raise UserError(f"the Dask scheduler at {address} is gone: start it again; the same command goes on where it was") from None
         except KilledWorker as error:
             raise UserError(
-                f"a task was given up, for {error.allowed_failures + 1} Dask workers were ended over it, mostly for want of memory: "
-                "start fewer of them on a machine"
+                f"a task was given up, for {error.allowed_failures + 1} Dask workers ended over it, mostly for want of memory: their "
+                "logs say more"
             ) from None
-        except ModuleNotFoundError as error:
-            raise UserError(f"a Dask worker cannot import {error.name}: start it with the project's own .venv/bin/dask") from None
 
 
 def _result(future: Any, client: Any, address: str, patience: float) -> Any:
@@ -133,8 +131,8 @@ def _result(future: Any, client: Any, address: str, patience: float) -> Any:
                 seen = time.monotonic()
             elif time.monotonic() - seen > patience:
                 raise UserError(
-                    f"the Dask scheduler at {address} has had no worker for {patience:g} s (hardware.patience): start some; "
-                    "the same command goes on where it was"
+                    f"the Dask scheduler at {address} has had no worker for {patience:g} s (hardware.patience): start some with "
+                    "the project's .venv/bin/dask, the logs of those that ended say why; the same command goes on where it was"
                 ) from None
     return future.result()
 

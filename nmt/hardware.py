@@ -38,6 +38,21 @@ class SlurmConfig(Config):
     options: list[Annotated[str, Field(pattern=r"^--[a-z]")]] = []
 
 
+class KubernetesConfig(Config):
+    """Section `hardware.kubernetes`: what the TrainJob of a training asks for, and where it finds the project."""
+
+    nodes: int = Field(1, ge=1)
+    gpus_per_node: int = Field(0, ge=0)
+    cpus_per_process: int | None = Field(None, ge=1)
+    memory: str | None = None
+    shared_memory: str = "8Gi"
+    namespace: str = "default"
+    image: str | None = None
+    claim: str | None = None
+    mount_path: Annotated[str, Field(pattern="^/")] = "/work"
+    node_selector: dict[str, str] = {}
+
+
 class HardwareConfig(Config):
     """Section `hardware`: read by the stages that compute, a dependency of none."""
 
@@ -51,6 +66,7 @@ class HardwareConfig(Config):
     mirrors: dict[Address, Address] = {}
     dask: str | None = None
     slurm: SlurmConfig = SlurmConfig()
+    kubernetes: KubernetesConfig = KubernetesConfig()
 
 
 def prepare(config: HardwareConfig) -> "torch.device":

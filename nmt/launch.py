@@ -17,7 +17,7 @@ import torch
 from nmt.errors import UserError
 from nmt.ranks import is_rank
 
-LAUNCHERS = ("local", "slurm")  # what LAUNCHER in the environment may be
+LAUNCHERS = ("local", "slurm", "kubernetes")  # what LAUNCHER in the environment may be
 GRACE_SECONDS = 30  # from the signal to stop until the processes are killed
 
 

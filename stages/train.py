@@ -7,13 +7,14 @@ code. A run that was stopped goes on there; a finished one is laid in place with
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from nmt import hardware, slurm
+from nmt import hardware, slurm, trainjob
 from nmt.code import digest, imported_files
 from nmt.errors import UserError
 from nmt.outputs import whole_file, whole_folder
@@ -36,13 +37,14 @@ def main(variant: str, shards: Path, checkpoints: Path, training: Path) -> None:
     """Train the model of the section `variant` on the folder `shards`; write the folder `checkpoints` and the table `training`.
 
     Where `hardware` asks for several processes, this one starts them and waits. torchrun may start them as well, on several machines that
-    see the same files, and with LAUNCHER=slurm a job does. On SIGINT or SIGTERM the state is saved and the exit code is the shell's for
-    that signal, 130 or 143.
+    see the same files, and with LAUNCHER=slurm or kubernetes a job does. On SIGINT or SIGTERM the state is saved and the exit
+    code is the shell's for that signal, 130 or 143.
     """
     signals = _noted_signals()  # before torch is imported, in which an exception may get lost
     machine = params.load("hardware", hardware.HardwareConfig)
-    if slurm.chosen() and "RANK" not in os.environ:
-        _by_slurm(variant, shards, checkpoints, training, machine, signals)
+    launcher = slurm if slurm.chosen() else trainjob if trainjob.chosen() else None
+    if launcher and "RANK" not in os.environ:
+        _elsewhere(variant, shards, checkpoints, training, machine, signals)
         return
     device = hardware.prepare(machine)
     from nmt import launch
@@ -60,8 +62,8 @@ def main(variant: str, shards: Path, checkpoints: Path, training: Path) -> None:
     model_config = params.load(f"{variant}.model", ModelConfig)
     seed = params.seed()
     name = fingerprint(_facts(seed, model_config, config, shards))
-    if slurm.chosen():
-        slurm.check_same(name)
+    if launcher:
+        launcher.check_same(name)
     with joined(device, machine.patience) as ranks, _scratch(Path(machine.scratch) / "train" / name, ranks) as scratch:
         ranks.check_same(name)
         if ranks.first:
@@ -98,15 +100,15 @@ def main(variant: str, shards: Path, checkpoints: Path, training: Path) -> None:
                     f"train: ends at update {trainer.state.step}, for the valid loss of {config.patience} checkpoints was no better",
                     flush=True,
                 )
-            if not slurm.chosen():  # where the process that follows the job does so
+            if not launcher:  # where the process that follows the job does so
                 _lay_in_place(scratch / "checkpoints", config, trainer.state.step, checkpoints)
                 _write_table(trainer.state.rows, training)
 
 
-def _by_slurm(
+def _elsewhere(
     variant: str, shards: Path, checkpoints: Path, training: Path, machine: hardware.HardwareConfig, signals: Sequence[int]
 ) -> None:
-    """Have a job of Slurm do the training in its scratch folder, or follow the one that does, and lay what it leaves in place.
+    """Have a job of LAUNCHER do the training in its scratch folder, or follow the one that does, and lay what it leaves in place.
 
     A job that was queued for this training by others may have been told another end of it, so that one more follows.
     """
@@ -115,13 +117,21 @@ def _by_slurm(
     from nmt.training import TrainConfig, resumable
 
     config = params.load(f"{variant}.train", TrainConfig)
-    each = max(1, machine.slurm.gpus_per_node) if machine.processes == "auto" else machine.processes
-    launch.check_shares(machine.slurm.nodes * each, config.microbatches)
+    request = machine.slurm if slurm.chosen() else machine.kubernetes
+    each = max(1, request.gpus_per_node) if machine.processes == "auto" else machine.processes
+    launch.check_shares(request.nodes * each, config.microbatches)
     name = fingerprint(_facts(params.seed(), params.load(f"{variant}.model", ModelConfig), config, shards))
     scratch = Path(machine.scratch) / "train" / name
+    arguments = ["stages.train", *sys.argv[1:]]
+    find: Callable[[], Any]
+    submit: Callable[[], Any]
+    if slurm.chosen():
+        find, submit = partial(slurm.find, name, scratch), partial(slurm.submit, name, arguments, machine.slurm, each, scratch)
+    else:
+        find, submit = partial(trainjob.find, name, machine.kubernetes), partial(trainjob.submit, name, arguments, machine.kubernetes, each)
     submitted = None
     while True:
-        job = slurm.find(name, scratch)
+        job = find()
         if job is None:
             with held(scratch):
                 found = resumable(scratch / "checkpoints", config)
@@ -132,10 +142,10 @@ def _by_slurm(
                     return
             if submitted:
                 raise UserError(
-                    f"Slurm job {submitted.number} is done, but {scratch} holds no training of {config.updates} updates: params.yaml was "
+                    f"job {submitted.number} is done, but {scratch} holds no training of {config.updates} updates: params.yaml was "
                     "edited meanwhile, or the nodes do not see the files of this machine"
                 )
-            job = submitted = slurm.submit(name, ["stages.train", *sys.argv[1:]], machine.slurm, each, scratch)
+            job = submitted = submit()
         job.follow(signals)
 
 

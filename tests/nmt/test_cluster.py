@@ -63,7 +63,7 @@ def test_results_stand_in_the_order_of_the_tasks_and_what_a_task_raises_is_raise
     dask.worker("first")
     assert work(dask, count=1200) == "True\n"
     assert "ZeroDivisionError" in work(dask, "partial(operator.floordiv, 1)")
-    assert work(dask, "os._exit").startswith("error: a task was given up, for 1 Dask workers were ended over it, ")
+    assert work(dask, "os._exit").startswith("error: a task was given up, for 1 Dask workers ended over it, ")
 
 
 @pytest.mark.slow
@@ -81,11 +81,16 @@ def test_workers_with_other_code_or_without_it_and_schedulers_with_other_package
     ), said
     dask.kill("other")
     dask.worker("none", tmp_path / "none")
-    assert work(dask) == "error: a Dask worker cannot import nmt: start it with the project's own .venv/bin/dask\n"
+    assert re.match(
+        "error: the Dask scheduler at .* has had no worker for 1 s .* start some with the project's .venv/bin/dask, ",
+        work(dask, patience=1),
+    )
     dask.kill("none", "scheduler")
     (tmp_path / "old.py").write_text(
-        "from distributed import versions\nnewest = versions._version_cached\n"
-        "versions._version_cached = lambda name: '0.1' if name == 'toolz' else newest(name)\n"
+        "from distributed import versions\n"
+        "if not hasattr(versions, 'found'):\n"  # Dask runs this twice
+        "    versions.found = versions._version_cached\n"
+        "    versions._version_cached = lambda name: '0.1' if name == 'toolz' else versions.found(name)\n"
     )
     dask.scheduler("--preload", str(tmp_path / "old.py"))
     sentence = (
