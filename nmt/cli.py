@@ -20,7 +20,11 @@ from nmt.progress import Progress
 if TYPE_CHECKING:
     from nmt.translation import Translation
 
+MOST_BEAMS, MOST_ALPHA = 256, 10.0  # those of nmt.search, which is not imported before an option is wrong: torch takes seconds
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
+
+Beam = Annotated[int, typer.Option(help="Beam size", min=1, max=MOST_BEAMS)]
+Alpha = Annotated[float, typer.Option(help="Alpha of Wu et al. 2016", min=0, max=MOST_ALPHA)]
 
 
 @app.callback()
@@ -33,9 +37,11 @@ def translate(
     model: Annotated[
         list[Path], typer.Argument(help="The folder that the stage `average` wrote: runs/<corpus>/<variant>/averaged; of several, the mean")
     ],
-    beam: Annotated[int, typer.Option(help="Beam size", min=1)] = 4,
-    length_penalty: Annotated[float, typer.Option(help="Alpha of Wu et al. 2016", min=0)] = 0.6,
-    nbest: Annotated[int, typer.Option(help="Translations of each line; more than 1: number of the line, tab, translation", min=1)] = 1,
+    beam: Beam = 4,
+    length_penalty: Alpha = 0.6,
+    nbest: Annotated[
+        int, typer.Option(help="Translations of each line; more than 1: number of the line, tab, translation", min=1, max=MOST_BEAMS)
+    ] = 1,
     scores: Annotated[bool, typer.Option("--scores", help="Put the score and a tab before each translation")] = False,
     prefix: Annotated[str, typer.Option(help="What every translation begins with")] = "",
     sample: Annotated[int | None, typer.Option(help="Draw translations instead of searching, with this seed", min=0)] = None,
@@ -72,7 +78,7 @@ def translate(
     translator = Translator(bundles, config, place, machine.decode_tokens)
     name = "standard input" if source is None else str(source)
 
-    def work(lines: list[str], first: int, report: Callable[[int], None]) -> Iterator[str]:
+    def work(lines: list[str], first: int, report: Callable[[int, float], None]) -> Iterator[str]:
         return _shown(translator.translate(lines, nbest, report, name, first, prefix, sample), first, nbest > 1, scores)
 
     if source is None or output is None:
@@ -82,13 +88,16 @@ def translate(
     from nmt.ranks import joined
 
     scratch = output.with_name(output.name + ".pieces")
+    try:
+        scratch.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--output {output} cannot be written, nor a folder beside it ({error.strerror}): name another file") from None
     settings = {"nbest": nbest, "scores": scores, "prefix": prefix, "sample": sample}
-    lines = sum(1 for _ in read_lines(source))
     with joined(place, machine.patience) as ranks:
         with pieces.unfinished(scratch, bundles, config, [source], ranks, **settings) as folder:
-            with Progress("translate", pieces.share(lines, ranks), "lines", visible=ranks.first) as progress:
-                reported = partial(work, report=progress.advance)
-                count = pieces.finish(folder, "piece", read_lines(source), ranks, reported, progress.advance)
+            with pieces.progress_of("translate", read_lines(source), ranks) as progress:
+                reported = partial(work, report=progress.advance_by)
+                count = pieces.finish(folder, "piece", read_lines(source), ranks, reported, progress.skip)
             ranks.meet(0)
             if ranks.first:
                 with whole_file(output) as building:
@@ -97,7 +106,7 @@ def translate(
             shutil.rmtree(scratch)
 
 
-def _stream(work: Callable[[list[str], int, Callable[[int], None]], Iterable[str]], name: str) -> None:
+def _stream(work: Callable[[list[str], int, Callable[[int, float], None]], Iterable[str]], name: str) -> None:
     """Write what `work` makes of the lines of standard input to standard output as they come."""
     from nmt.arriving import batches
 
@@ -105,7 +114,7 @@ def _stream(work: Callable[[list[str], int, Callable[[int], None]], Iterable[str
     watched = sys.stderr is not None and sys.stderr.isatty() and not (sys.stdout is not None and sys.stdout.isatty())
     with Progress("translate", None, "lines", visible=watched) as progress:
         for batch in batches(sys.stdin.buffer, name):
-            _write(work(batch, first, progress.advance))
+            _write(work(batch, first, progress.advance_by))
             first += len(batch)
 
 
@@ -180,8 +189,8 @@ def serve(
     model: Annotated[Path, typer.Argument(help="The folder that the stage `average` wrote: runs/<corpus>/<variant>/averaged")],
     host: Annotated[str, typer.Option(help="Where to listen; 0.0.0.0 lets other machines in")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0 takes a free one", min=0, max=65535)] = 8000,
-    beam: Annotated[int, typer.Option(help="Beam size", min=1)] = 4,
-    length_penalty: Annotated[float, typer.Option(help="Alpha of Wu et al. 2016", min=0)] = 0.6,
+    beam: Beam = 4,
+    length_penalty: Alpha = 0.6,
     max_sentences: Annotated[int, typer.Option(help="Of a request", min=1)] = 1000,
     max_tokens: Annotated[int, typer.Option(help="Of a sentence", min=1)] = 1000,
     max_bytes: Annotated[int, typer.Option(help="Of a request", min=1)] = 1_000_000,

@@ -30,7 +30,7 @@ def main(corpus: str, checkpoints: Path, tokenizer: Path, raw: Path, curve: Path
     from nmt.scoring import bleu, chrf
     from nmt.search import DecodeConfig
     from nmt.tokenizer import Tokenizer
-    from nmt.translation import Translator, best
+    from nmt.translation import Translator, best, effort
 
     found = checkpoints_in(checkpoints)
     if not found:
@@ -41,12 +41,13 @@ def main(corpus: str, checkpoints: Path, tokenizer: Path, raw: Path, curve: Path
     source = raw / f"{SET}.{languages.src}"
     sources, references = (list(read_exact(raw / f"{SET}.{language}")) for language in (languages.src, languages.tgt))
     rows = ["update\tbleu\tchrf"]
-    with Progress("curve", len(found) * len(sources), "lines") as progress:
+    work = len(found) * sum(map(effort, sources))
+    with Progress("curve", len(found) * len(sources), "lines", work=work) as progress:
         for folder in found:
             checkpoint = open_checkpoint(folder)
             model = build_model(checkpoint.state, checkpoint.weights(), str(folder))
             translator = Translator(Bundle(model, pieces, checkpoint.state), config, device, machine.decode_tokens)
-            results = translator.translate(sources, 1, progress.advance, str(source))
+            results = translator.translate(sources, 1, progress.advance_by, str(source))
             hypotheses = list(map(best, results))
             scores = bleu(hypotheses, references), chrf(hypotheses, references)
             rows.append("\t".join([str(checkpoint.step), *(f"{score.score:.2f}" for score in scores)]))
