@@ -10,6 +10,7 @@ from pathlib import Path
 
 from nmt import hardware
 from nmt.errors import UserError
+from nmt.json_files import WAY_OUT
 from nmt.languages import Languages
 from nmt.lines import read_exact
 from nmt.outputs import whole_file
@@ -25,7 +26,7 @@ def main(corpus: str, checkpoints: Path, tokenizer: Path, raw: Path, curve: Path
     machine = params.load("hardware", hardware.HardwareConfig)
     device = hardware.prepare(machine)
     from nmt.bundle import Bundle
-    from nmt.checkpoint import build_model, open_checkpoint
+    from nmt.checkpoint import DamagedCheckpoint, build_model, open_checkpoint
     from nmt.checkpoint import checkpoints as checkpoints_in
     from nmt.scoring import bleu, chrf
     from nmt.search import DecodeConfig
@@ -44,8 +45,11 @@ def main(corpus: str, checkpoints: Path, tokenizer: Path, raw: Path, curve: Path
     work = len(found) * sum(map(effort, sources))
     with Progress("curve", len(found) * len(sources), "lines", work=work) as progress:
         for folder in found:
-            checkpoint = open_checkpoint(folder)
-            model = build_model(checkpoint.state, checkpoint.weights(), str(folder))
+            try:
+                checkpoint = open_checkpoint(folder)
+                model = build_model(checkpoint.state, checkpoint.weights(), str(folder))
+            except DamagedCheckpoint as error:
+                raise UserError(f"{error}; {WAY_OUT}") from None
             translator = Translator(Bundle(model, pieces, checkpoint.state), config, device, machine.decode_tokens)
             results = translator.translate(sources, 1, progress.advance_by, str(source))
             hypotheses = list(map(best, results))
