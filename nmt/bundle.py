@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from nmt.checkpoint import build_model, file_sha256
@@ -40,7 +40,7 @@ class Bundle:
 def save_bundle(folder: Path, weights: dict[str, Tensor], tokenizer: Path, config: dict[str, Any]) -> None:
     """Write the folder, whole or not at all. `config` must hold `model`, `vocab_size` and `tokenizer_sha256`."""
     with whole_folder(folder) as building:
-        save_file(weights, building / WEIGHTS)
+        (building / WEIGHTS).write_bytes(save(weights))  # safetensors' own files are for their owner's eyes alone
         shutil.copyfile(tokenizer, building / TOKENIZER)
         whole = {**config, "weights_sha256": file_sha256(building / WEIGHTS)}
         (building / CONFIG).write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")

@@ -5,6 +5,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -93,7 +94,7 @@ def translate(
     except OSError as error:
         raise UserError(f"--output {output} cannot be written, nor a folder beside it ({error.strerror}): name another file") from None
     settings = {"nbest": nbest, "scores": scores, "prefix": prefix, "sample": sample}
-    with joined(place, machine.patience) as ranks:
+    with _stoppable("the same command goes on where it was"), joined(place, machine.patience) as ranks:
         with pieces.unfinished(scratch, bundles, config, [source], ranks, **settings) as folder:
             with pieces.progress_of("translate", read_lines(source), ranks) as progress:
                 reported = partial(work, report=progress.advance_by)
@@ -181,7 +182,8 @@ def export(
         for part in tables(proof):
             Console(width=None if sys.stdout.isatty() else 130).print(part, markup=False, highlight=False)
 
-    export(model, to, folder, precision, source, reference, device, machine.decode_tokens, show)
+    with _stoppable(f"nothing was written to {folder}; the same command begins anew"):
+        export(model, to, folder, precision, source, reference, device, machine.decode_tokens, show)
 
 
 @app.command()
@@ -213,6 +215,16 @@ def serve(
     config = DecodeConfig(beam_size=beam, length_penalty=length_penalty, max_length_offset=50, stop="exact", precision="float32")
     translator = Translator(bundle, config, device, machine.decode_tokens)
     run(build_app(bundle, translator, Limits(max_sentences, max_tokens, max_bytes)), listener)
+
+
+@contextmanager
+def _stoppable(what_next: str) -> Iterator[None]:
+    """End the process with a word of what is next when Ctrl-C stops the block."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"stopped: {what_next}", file=sys.stderr)
+        sys.exit(130)
 
 
 def _write(lines: Iterable[str]) -> None:

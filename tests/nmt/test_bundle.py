@@ -49,6 +49,7 @@ def test_what_is_written_is_read(model_folder: Path, tokenizer_file: Path) -> No
     assert bundle.tokenizer.vocab_size == bundle.model.vocab_size == bundle.config["vocab_size"] == 330
     assert sorted(path.name for path in model_folder.iterdir()) == ["config.json", "model.safetensors", "tokenizer.model"]
     assert [path.name for path in model_folder.parent.iterdir()] == ["averaged"]
+    assert len({path.stat().st_mode for path in model_folder.iterdir()}) == 1  # no file is for its owner alone
 
 
 def test_the_same_model_gives_the_same_bytes_whatever_stood_there_before(model_folder: Path, folder: Path, tokenizer_file: Path) -> None:
