@@ -136,7 +136,7 @@ def score(
     """Score translations by every usual metric, after a look at whether they can be scored."""
     from nmt import shifted
     from nmt.evaluation import Texts, evaluate
-    from nmt.foreign import Profiles
+    from nmt.foreign import LEAST, Profiles
     from nmt.lines import read_lines
     from nmt.remains import remains
     from nmt.score_table import show
@@ -149,8 +149,12 @@ def score(
     system, reference = sides[hypotheses], sides[references]
     sources = sides[source] if source else [""] * len(reference)
     warnings = [*remains(system, reference), *shifted.judge(sources, reference, system)]
-    if source:
-        warnings += Profiles(sources, reference).judge(system, reference)
+    known = Profiles(sources, reference)
+    if source and known.known:
+        warnings += known.judge(system, reference)
+    else:
+        needed = f"takes {LEAST} lines or more" if source else "takes the lines that were translated, --source FILE"
+        print(f"note: whether the texts are in the right language was not checked: that {needed}", file=sys.stderr)
     for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)
     show(evaluate({hypotheses.name: Texts(sources, reference, system, [False] * len(reference))}, language)[0])

@@ -269,11 +269,16 @@ def test_files_that_cannot_be_scored_are_named_before_any_score(tmp_path: Path) 
 
 
 def test_translations_that_are_none_are_told(tmp_path: Path) -> None:
-    """With the source beside them, hypotheses in its language do not pass; without it nothing is claimed of it."""
+    """With the source beside them, hypotheses in its language do not pass; without it, or with few lines, nothing is claimed of it."""
     sources = [f"the house number {n} stands beside the old church and its garden" for n in range(250)]
     references = [f"das Haus Nummer {n} steht neben der alten Kirche und ihrem Garten" for n in range(250)]
     (tmp_path / "src.en").write_text("".join(f"{line}\n" for line in sources))
+    (tmp_path / "few.en").write_text("".join(f"{line}\n" for line in sources[:199]))
     _, told = score(tmp_path, sources, references, "--source", str(tmp_path / "src.en"))
     assert "warning: " in told and "source" in told.partition("warning: ")[2].splitlines()[0]
+    assert "was not checked" not in told
+    _, few = score(tmp_path, references[:199], references[:199], "--source", str(tmp_path / "few.en"))
+    assert "note: whether the texts are in the right language was not checked: that takes 200 lines or more\n" in few
     _, plain = score(tmp_path, references, references)
+    assert "note: whether the texts are in the right language was not checked: that takes the lines that were translated, --source" in plain
     assert "equal to source" in plain and "unknown" in plain.partition("equal to source")[2].splitlines()[0]

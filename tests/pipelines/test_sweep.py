@@ -87,6 +87,13 @@ TOY_FORECAST = "print('row,parameters\\none,10\\ntwo,20\\nthree,30')\n"
 # --- rows and tables ------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("suffix", [".md", ".csv"])
+def test_a_table_is_no_part_of_the_repository(suffix: str) -> None:
+    path = TINY.result.with_suffix(suffix)
+    found = subprocess.run(["git", "check-ignore", "-q", "--no-index", str(path)], cwd=PROJECT, timeout=60)
+    assert path == Path("runs/demo/table3-tiny").with_suffix(suffix) and found.returncode == 0
+
+
 def test_every_row_is_the_variant_with_its_changes_and_the_common_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(PROJECT)
     runs = runs_of(TINY, PARAMS, [], [])
