@@ -5,6 +5,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -20,7 +21,11 @@ from nmt.progress import Progress
 if TYPE_CHECKING:
     from nmt.translation import Translation
 
+MOST_BEAMS, MOST_ALPHA = 256, 10.0  # those of nmt.search, which is not imported before an option is wrong: torch takes seconds
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
+
+Beam = Annotated[int, typer.Option(help="Beam size", min=1, max=MOST_BEAMS)]
+Alpha = Annotated[float, typer.Option(help="Alpha of Wu et al. 2016", min=0, max=MOST_ALPHA)]
 
 
 @app.callback()
@@ -33,9 +38,11 @@ def translate(
     model: Annotated[
         list[Path], typer.Argument(help="The folder that the stage `average` wrote: runs/<corpus>/<variant>/averaged; of several, the mean")
     ],
-    beam: Annotated[int, typer.Option(help="Beam size", min=1)] = 4,
-    length_penalty: Annotated[float, typer.Option(help="Alpha of Wu et al. 2016", min=0)] = 0.6,
-    nbest: Annotated[int, typer.Option(help="Translations of each line; more than 1: number of the line, tab, translation", min=1)] = 1,
+    beam: Beam = 4,
+    length_penalty: Alpha = 0.6,
+    nbest: Annotated[
+        int, typer.Option(help="Translations of each line; more than 1: number of the line, tab, translation", min=1, max=MOST_BEAMS)
+    ] = 1,
     scores: Annotated[bool, typer.Option("--scores", help="Put the score and a tab before each translation")] = False,
     prefix: Annotated[str, typer.Option(help="What every translation begins with")] = "",
     sample: Annotated[int | None, typer.Option(help="Draw translations instead of searching, with this seed", min=0)] = None,
@@ -72,7 +79,7 @@ def translate(
     translator = Translator(bundles, config, place, machine.decode_tokens)
     name = "standard input" if source is None else str(source)
 
-    def work(lines: list[str], first: int, report: Callable[[int], None]) -> Iterator[str]:
+    def work(lines: list[str], first: int, report: Callable[[int, float], None]) -> Iterator[str]:
         return _shown(translator.translate(lines, nbest, report, name, first, prefix, sample), first, nbest > 1, scores)
 
     if source is None or output is None:
@@ -82,13 +89,16 @@ def translate(
     from nmt.ranks import joined
 
     scratch = output.with_name(output.name + ".pieces")
+    try:
+        scratch.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--output {output} cannot be written, nor a folder beside it ({error.strerror}): name another file") from None
     settings = {"nbest": nbest, "scores": scores, "prefix": prefix, "sample": sample}
-    lines = sum(1 for _ in read_lines(source))
-    with joined(place, machine.patience) as ranks:
+    with _stoppable("the same command goes on where it was"), joined(place, machine.patience) as ranks:
         with pieces.unfinished(scratch, bundles, config, [source], ranks, **settings) as folder:
-            with Progress("translate", pieces.share(lines, ranks), "lines", visible=ranks.first) as progress:
-                reported = partial(work, report=progress.advance)
-                count = pieces.finish(folder, "piece", read_lines(source), ranks, reported, progress.advance)
+            with pieces.progress_of("translate", read_lines(source), ranks) as progress:
+                reported = partial(work, report=progress.advance_by)
+                count = pieces.finish(folder, "piece", read_lines(source), ranks, reported, progress.skip)
             ranks.meet(0)
             if ranks.first:
                 with whole_file(output) as building:
@@ -97,7 +107,7 @@ def translate(
             shutil.rmtree(scratch)
 
 
-def _stream(work: Callable[[list[str], int, Callable[[int], None]], Iterable[str]], name: str) -> None:
+def _stream(work: Callable[[list[str], int, Callable[[int, float], None]], Iterable[str]], name: str) -> None:
     """Write what `work` makes of the lines of standard input to standard output as they come."""
     from nmt.arriving import batches
 
@@ -105,7 +115,7 @@ def _stream(work: Callable[[list[str], int, Callable[[int], None]], Iterable[str
     watched = sys.stderr is not None and sys.stderr.isatty() and not (sys.stdout is not None and sys.stdout.isatty())
     with Progress("translate", None, "lines", visible=watched) as progress:
         for batch in batches(sys.stdin.buffer, name):
-            _write(work(batch, first, progress.advance))
+            _write(work(batch, first, progress.advance_by))
             first += len(batch)
 
 
@@ -126,7 +136,7 @@ def score(
     """Score translations by every usual metric, after a look at whether they can be scored."""
     from nmt import shifted
     from nmt.evaluation import Texts, evaluate
-    from nmt.foreign import Profiles
+    from nmt.foreign import LEAST, Profiles
     from nmt.lines import read_lines
     from nmt.remains import remains
     from nmt.score_table import show
@@ -139,8 +149,12 @@ def score(
     system, reference = sides[hypotheses], sides[references]
     sources = sides[source] if source else [""] * len(reference)
     warnings = [*remains(system, reference), *shifted.judge(sources, reference, system)]
-    if source:
-        warnings += Profiles(sources, reference).judge(system, reference)
+    known = Profiles(sources, reference)
+    if source and known.known:
+        warnings += known.judge(system, reference)
+    else:
+        needed = f"takes {LEAST} lines or more" if source else "takes the lines that were translated, --source FILE"
+        print(f"note: whether the texts are in the right language was not checked: that {needed}", file=sys.stderr)
     for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)
     show(evaluate({hypotheses.name: Texts(sources, reference, system, [False] * len(reference))}, language)[0])
@@ -172,7 +186,8 @@ def export(
         for part in tables(proof):
             Console(width=None if sys.stdout.isatty() else 130).print(part, markup=False, highlight=False)
 
-    export(model, to, folder, precision, source, reference, device, machine.decode_tokens, show)
+    with _stoppable(f"nothing was written to {folder}; the same command begins anew"):
+        export(model, to, folder, precision, source, reference, device, machine.decode_tokens, show)
 
 
 @app.command()
@@ -180,8 +195,8 @@ def serve(
     model: Annotated[Path, typer.Argument(help="The folder that the stage `average` wrote: runs/<corpus>/<variant>/averaged")],
     host: Annotated[str, typer.Option(help="Where to listen; 0.0.0.0 lets other machines in")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0 takes a free one", min=0, max=65535)] = 8000,
-    beam: Annotated[int, typer.Option(help="Beam size", min=1)] = 4,
-    length_penalty: Annotated[float, typer.Option(help="Alpha of Wu et al. 2016", min=0)] = 0.6,
+    beam: Beam = 4,
+    length_penalty: Alpha = 0.6,
     max_sentences: Annotated[int, typer.Option(help="Of a request", min=1)] = 1000,
     max_tokens: Annotated[int, typer.Option(help="Of a sentence", min=1)] = 1000,
     max_bytes: Annotated[int, typer.Option(help="Of a request", min=1)] = 1_000_000,
@@ -204,6 +219,16 @@ def serve(
     config = DecodeConfig(beam_size=beam, length_penalty=length_penalty, max_length_offset=50, stop="exact", precision="float32")
     translator = Translator(bundle, config, device, machine.decode_tokens)
     run(build_app(bundle, translator, Limits(max_sentences, max_tokens, max_bytes)), listener)
+
+
+@contextmanager
+def _stoppable(what_next: str) -> Iterator[None]:
+    """End the process with a word of what is next when Ctrl-C stops the block."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"stopped: {what_next}", file=sys.stderr)
+        sys.exit(130)
 
 
 def _write(lines: Iterable[str]) -> None:

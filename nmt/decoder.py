@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nmt.batches import rounded
 from nmt.model import DecoderLayer, attention, padding_mask
@@ -19,29 +19,42 @@ from nmt.products import LEAST_ROWS, Decoding
 from nmt.search import NextLogProbs
 from nmt.symbols import EOS
 
+LEAST_ROOM = 8  # tokens
+
+
+def bytes_of_sentence(decoding: Decoding, width: int, beams: int) -> int:
+    """About how much memory a sentence takes that is padded to `width`, K = `beams`: to encode it, or its caches and a step's logits."""
+    config, vocabulary = decoding.model.config, decoding.model.vocab_size
+    encoding = 3 * config.heads * width * width  # scores, weights, and one more while they are computed
+    cached = config.layers * config.heads * (config.d_k + config.d_v) * (width + _room(width + LEAST_ROOM) * beams)
+    return 4 * max(encoding, cached + 2 * beams * vocabulary)
+
 
 class CachedDecoder:
-    """A `nmt.search.NextLogProbs` for the sources src [B, S], with K = `beams`. Its caches have room for `room` tokens, then for more.
+    """A `nmt.search.NextLogProbs` for the sources src [B, S], with K = `beams`.
 
-    Behind the sentences stand copies of the first, whose rows nobody sees, so that one kernel computes the products (`nmt.products`).
+    Behind the sentences stand copies of the first, so that one kernel computes the products (`nmt.products`): for attention few or none,
+    and as rows of the other products, which nobody sees, some more.
     """
 
-    def __init__(self, decoding: Decoding, src: Tensor, beams: int, room: int = 16) -> None:
+    def __init__(self, decoding: Decoding, src: Tensor, beams: int) -> None:
         self.decoding, self.beams, self.length = decoding, beams, 0
         self.sentences, width = src.shape
-        self.together = max(-(-LEAST_ROWS // beams), decoding.enough(width), decoding.enough(2 * beams * beams))
+        self.enough = max(decoding.enough(width), decoding.enough(2 * beams * beams))
+        self.together = max(-(-LEAST_ROWS // beams), self.enough)
         src = _filled(src, decoding.enough(width * width))
         src_mask = padding_mask(src)
         encoded = decoding.encode(src, src_mask)
         self.layers = [layer for layer in decoding.model.decoder if isinstance(layer, DecoderLayer)]
-        memory = [[_filled(x, self.together) for x in layer.cross_attention.keys_values(encoded)] for layer in self.layers]
+        memory = [[_filled(x[: self.sentences], self.cached) for x in layer.cross_attention.keys_values(encoded)] for layer in self.layers]
         keys, values = (torch.stack(x) for x in zip(*memory, strict=True))
         # A product by keys that stand transposed is several times as fast.
         self.memory = [keys.transpose(3, 4).contiguous(), values]  # keys [L, B, H, d_k, S], values [L, B, H, S, d_v]
-        self.src_mask = None if src_mask is None else _filled(src_mask, self.together)
+        self.src_mask = None if src_mask is None else _filled(src_mask[: self.sentences], self.cached)
         heads = keys.shape[:3]  # [L, B, H]
-        self.own = [keys.new_empty(*heads, keys.size(4), room * beams), keys.new_empty(*heads, room * beams, values.size(4))]  # T * K for S
-        self.mask = encoded.new_empty(self.memory[0].size(1), beams, room * beams)  # 0 for what a row descends from, -inf for the rest
+        # T * K for S, and 0 in the places behind them. Products take the whole: a part they would copy, and each length prepare for.
+        self.own = [keys.new_empty(*heads, keys.size(4), 0), keys.new_empty(*heads, 0, values.size(4))]
+        self.mask = encoded.new_empty(self.memory[0].size(1), beams, 0)  # 0 for what a row descends from, -inf for the rest
         self.newest = encoded.new_full((beams, beams), -math.inf).fill_diagonal_(0)
 
     def __call__(self, tokens: Tensor, parents: Tensor) -> Tensor:
@@ -51,34 +64,46 @@ class CachedDecoder:
         if not first:
             self._reorder(parents)
         self._extend_mask()
-        filled = _multiple(self.sentences, self.together)
-        rows = tokens.new_full((filled * beams,), EOS)
+        cached = self.cached
+        rows = tokens.new_full((max(cached, self.together) * beams,), EOS)
         rows[: len(tokens)] = tokens
         x = self.decoding.embed(rows.to(self.decoding.device)[:, None], self.length, "tgt")[0]  # [N, D]
-        src_mask = None if self.src_mask is None else self.src_mask[:filled]
+        src_mask = None if self.src_mask is None else self.src_mask[:cached]
         for number, layer in enumerate(self.layers):
             seen = self._attend_to_own(number, *(part[:, :, 0] for part in layer.self_attention.project(x[None])))
-            x = layer.self_norm(x + layer.self_attention.output(seen))
-            queries = layer.cross_attention.query(x).view(filled, beams, layer.cross_attention.heads, -1).transpose(1, 2)
-            keys, values = (part[number, :filled] for part in self.memory)
+            x = layer.self_norm(x + layer.self_attention.output(_widened(seen, len(x))))
+            queries = layer.cross_attention.query(x)[: cached * beams].view(cached, beams, layer.cross_attention.heads, -1).transpose(1, 2)
+            keys, values = (part[number, :cached] for part in self.memory)
             heads = attention(queries, keys.transpose(2, 3), values, src_mask)  # [B, H, K, d_v]
-            x = layer.cross_norm(x + layer.cross_attention.output(heads.transpose(1, 2).reshape(len(x), -1)))
+            seen = heads.transpose(1, 2).reshape(cached * beams, -1)
+            x = layer.cross_norm(x + layer.cross_attention.output(_widened(seen, len(x))))
             x = layer.feed_forward_norm(x + layer.feed_forward(x))
         self.length += 1
         logits: Tensor = self.decoding.project(x)[: len(tokens)]
         return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
+    @property
+    def cached(self) -> int:
+        """How many sentences, copies counted, attention takes at once. From `together` on as many as the other products."""
+        if self.sentences >= self.together:
+            return _multiple(self.sentences, self.together)
+        return min(_multiple(self.sentences, self.enough), self.together)
+
     def _attend_to_own(self, number: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """Attention of the newest tokens' queries [N, H, d_k] over those that they descend from, with them, heads joined. [N, H * d_v]"""
-        filled, begin, end = _multiple(self.sentences, self.together), self.length * self.beams, (self.length + 1) * self.beams
-        all_keys, all_values = (cache[number, :filled] for cache in self.own)
-        # Of the first token there is one row, for all beams.
-        all_keys[..., begin:end] = keys.view(filled, -1, *keys.shape[1:]).permute(0, 2, 3, 1)  # [B, H, d_k, K]
-        all_values[:, :, begin:end] = values.view(filled, -1, *values.shape[1:]).transpose(1, 2)  # [B, H, K, d_v]
+        """Attention of the newest tokens' queries [N, H, d_k] over those that they descend from, with them, heads joined.
+
+        [n, H * d_v] of the first n rows, those of the sentences that are cached.
+        """
+        cached, begin, end = self.cached, self.length * self.beams, (self.length + 1) * self.beams
+        count = cached * (self.beams if self.length else 1)  # of the first token there is one row, for all beams
+        queries, keys, values = queries[:count], keys[:count], values[:count]
+        all_keys, all_values = (cache[number, :cached] for cache in self.own)
+        all_keys[..., begin:end] = keys.view(cached, -1, *keys.shape[1:]).permute(0, 2, 3, 1)  # [B, H, d_k, K]
+        all_values[:, :, begin:end] = values.view(cached, -1, *values.shape[1:]).transpose(1, 2)  # [B, H, K, d_v]
         if self.length == 0:
             return values.reshape(len(values), -1)  # there is nothing else to look at
-        blocks = queries.view(filled, self.beams, *queries.shape[1:]).transpose(1, 2)
-        heads = attention(blocks, all_keys[..., :end].transpose(2, 3), all_values[:, :, :end], self.mask[:filled, None, :, :end])
+        blocks = queries.view(cached, self.beams, *queries.shape[1:]).transpose(1, 2)
+        heads = attention(blocks, all_keys.transpose(2, 3), all_values, self.mask[:cached, None])
         return heads.transpose(1, 2).reshape(len(queries), -1)
 
     def _reorder(self, parents: Tensor) -> None:
@@ -104,9 +129,10 @@ class CachedDecoder:
         """Make room for one more token, which each row descends from."""
         begin, end = self.length * self.beams, (self.length + 1) * self.beams
         if end > self.mask.size(2):
-            filled = _multiple(self.sentences, self.together)
-            self.own = [_doubled(x[:, :filled], dim) for x, dim in zip(self.own, (4, 3), strict=True)]
-            self.mask = _doubled(self.mask[:filled], 2)
+            cached, size = self.cached, _room(self.length + 1) * self.beams
+            for place, dim in ((0, 4), (1, 3)):  # one after the other, so that only one is there twice
+                self.own[place] = _longer(self.own[place][:, :cached], dim, size, 0)
+            self.mask = _longer(self.mask[:cached], 2, size, -math.inf)
         self.mask[:, :, begin:end] = self.newest if self.length else self.newest[0]
 
 
@@ -127,9 +153,23 @@ def _multiple(size: int, step: int) -> int:
     return rounded(-(-size // step)) * step
 
 
-def _doubled(x: Tensor, dim: int) -> Tensor:
-    """x with as much room behind it in dimension `dim`."""
-    return torch.cat([x, torch.empty_like(x)], dim)
+def _room(tokens: int) -> int:
+    """How many tokens the caches have room for once they hold so many: an eighth more at most, or a few."""
+    return max(LEAST_ROOM, rounded(-(-tokens // LEAST_ROOM)) * LEAST_ROOM)
+
+
+def _longer(x: Tensor, dim: int, size: int, rest: float) -> Tensor:
+    """x with `rest` behind it up to `size` in dimension `dim`."""
+    shape = list(x.shape)
+    shape[dim] = size
+    longer = x.new_full(shape, rest)
+    longer.narrow(dim, 0, x.size(dim)).copy_(x)
+    return longer
+
+
+def _widened(x: Tensor, rows: int) -> Tensor:
+    """x [n, …] with rows of 0 behind it up to so many."""
+    return nn.functional.pad(x, (0, 0, 0, rows - len(x))) if len(x) < rows else x
 
 
 def _filled(x: Tensor, step: int) -> Tensor:

@@ -7,6 +7,7 @@ folder takes its name only after the proof; a failed export leaves nothing.
 """
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,11 +23,13 @@ from nmt.model import ModelConfig
 from nmt.outputs import whole_folder
 from nmt.progress import Progress
 from nmt.proof import Search, Text, failures, prove
+from nmt.translation import effort
 
 Format = Literal["ctranslate2", "transformers"]
 Precision = Literal["float32", "float16", "int8"]
 
 PROOF = "proof.json"
+FEWEST = 200  # lines that say something of a difference of BLEU
 
 
 def export(
@@ -49,15 +52,18 @@ def export(
     bundle = load_bundle(model)
     check(bundle.model.config, to, precision)
     text = read_text(*(source, reference) if source and reference else valid_set(model, bundle.config))
+    refuse_few(text, precision)
     with export_folder(folder, model) as building:
         engine_of.write(bundle, model, building, precision)
         engine = engine_of.Engine(building, device)
-        with Progress(f"prove {to}", 2 * len(text.sources), "lines") as progress:
-            proof = prove(bundle, engine, precision, text, Search(), device, tokens, progress.advance)
+        work = 2 * sum(map(effort, text.sources))
+        with Progress(f"prove {to}", 2 * len(text.sources), "lines", work=work) as progress:
+            proof = prove(bundle, engine, precision, text, Search(), device, tokens, progress.advance_by)
         show(proof)
         if failed := failures(proof):
             raise UserError(f"the exported model does not say what {model} says, so nothing was written to {folder}: {'; '.join(failed)}")
         (building / PROOF).write_text(json.dumps(proof, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        _open_to_readers(building)
 
 
 def check(model: ModelConfig, to: Format, precision: Precision) -> None:
@@ -101,6 +107,16 @@ def read_text(source: Path, reference: Path) -> Text:
     return Text(source.name, reference.name, sources, references)
 
 
+def refuse_few(text: Text, precision: Precision) -> None:
+    """Raise UserError where BLEU, by which all but float32 is judged, would be that of a handful of lines."""
+    lines = sum(not is_blank(source) for source in text.sources)
+    if precision != "float32" and lines < FEWEST:
+        raise UserError(
+            f"{text.source_name} has {lines} lines to translate, too few to tell what {precision} costs in BLEU: "
+            f"name a text of {FEWEST} or more with --source and --reference"
+        )
+
+
 @contextmanager
 def export_folder(folder: Path, model: Path) -> Iterator[Path]:
     """A folder to build the export in, which becomes `folder` when the block ends well and is gone when it does not.
@@ -119,6 +135,14 @@ def export_folder(folder: Path, model: Path) -> Iterator[Path]:
             yield building
     except OSError as error:
         raise UserError(f"the export could not be written to {folder}: {error.strerror or error}") from None
+
+
+def _open_to_readers(folder: Path) -> None:
+    """Give the files the mode that the user's umask says; some libraries write theirs for the owner alone."""
+    mask = os.umask(0)
+    os.umask(mask)
+    for path in folder.rglob("*"):
+        path.chmod((0o777 if path.is_dir() else 0o666) & ~mask)
 
 
 def _format(to: Format) -> Any:

@@ -19,9 +19,11 @@ from nmt.checkpoint import file_sha256
 from nmt.code import digest, imported_files
 from nmt.lines import read_exact, write_lines
 from nmt.outputs import whole_file
+from nmt.progress import Progress
 from nmt.ranks import Ranks
 from nmt.scratch import fingerprint, held
 from nmt.search import DecodeConfig
+from nmt.translation import effort
 
 ROOT = Path(__file__).parent.parent
 PIECE_LINES = 2048
@@ -55,19 +57,19 @@ def finish(
     lines: Iterable[str],
     ranks: Ranks,
     work: Callable[[list[str], int], Iterable[str]],
-    report: Callable[[int], None],
+    skip: Callable[[int, float], None],
 ) -> int:
     """Write the pieces of `lines` that are this process's and not there yet to `folder`, in files called after `name`.
 
-    Returns how many pieces there are in all. `work` makes lines of output of a piece and the number of its first line; `report` is told
-    how many lines were there already.
+    Returns how many pieces there are in all. `work` makes lines of output of a piece and the number of its first line; `skip` is told
+    how many lines were there already, and their `effort`.
     """
     count, coming = 0, iter(lines)
     while piece := list(islice(coming, PIECE_LINES)):
         if count % ranks.size == ranks.rank:
             path = _path(folder, name, count)
             if path.exists():
-                report(len(piece))
+                skip(len(piece), sum(map(effort, piece)))
             else:
                 with whole_file(path) as building:
                     write_lines(building, work(piece, 1 + count * PIECE_LINES))
@@ -81,9 +83,13 @@ def finished(folder: Path, name: str, count: int) -> Iterator[str]:
         yield from read_exact(_path(folder, name, number))
 
 
-def share(lines: int, ranks: Ranks) -> int:
-    """How many of so many lines are this process's."""
-    return sum(min(PIECE_LINES, lines - first) for first in range(ranks.rank * PIECE_LINES, lines, ranks.size * PIECE_LINES))
+def progress_of(label: str, lines: Iterable[str], ranks: Ranks) -> Progress:
+    """Of those of the lines that are this process's, by the `effort` that they are; shown by the first process."""
+    count, work = 0, 0.0
+    for number, line in enumerate(lines):
+        if number // PIECE_LINES % ranks.size == ranks.rank:
+            count, work = count + 1, work + effort(line)
+    return Progress(label, count, "lines", visible=ranks.first, work=work)
 
 
 def _path(folder: Path, name: str, number: int) -> Path:

@@ -32,7 +32,7 @@ from nmt.lines import is_blank
 from nmt.rescoring import rescore
 from nmt.scoring import bleu
 from nmt.search import DecodeConfig
-from nmt.translation import NOT_IN_A_LINE, Translation, Translator
+from nmt.translation import NOT_IN_A_LINE, Translation, Translator, effort
 
 IDENTICAL = 0.995  # the share of the lines that float32 must give as this model does
 SCORES = 1e-3  # the most by which float32's scores may differ
@@ -115,16 +115,16 @@ def prove(
     search: Search,
     device: torch.device,
     tokens: int,
-    report: Callable[[int], None],
+    report: Callable[[int, float], None],
 ) -> dict[str, Any]:
-    """The content of proof.json. `report` is told lines as they are done, each twice: by the model and by the engine.
+    """The content of proof.json. `report` is told lines and their `effort` as they are done, each twice: by the model and by the engine.
 
     The model decodes at most `tokens` padded source tokens at once.
     """
     sources = bundle.tokenizer.encode(text.sources)
     fits = [len(source) + search.max_length_offset + 1 <= engine.positions for source in sources]
     kept = list(compress(range(len(sources)), fits))
-    report(2 * (len(sources) - len(kept)))
+    report(2 * (len(sources) - len(kept)), 2 * (sum(map(effort, text.sources)) - sum(effort(text.sources[i]) for i in kept)))
     ours = _own(bundle, [text.sources[i] for i in kept], search, device, tokens, report)
     theirs = _engine(bundle, engine, [text.sources[i] for i in kept], search, report)
     scores = rescore(bundle.model, [sources[i] for i in kept], [found.ids for found in theirs])
@@ -212,7 +212,7 @@ def tables(proof: dict[str, Any]) -> Iterator[Table | str]:
 
 
 def _own(
-    bundle: Bundle, sources: Sequence[str], search: Search, device: torch.device, tokens: int, report: Callable[[int], None]
+    bundle: Bundle, sources: Sequence[str], search: Search, device: torch.device, tokens: int, report: Callable[[int, float], None]
 ) -> list[Translation]:
     config = DecodeConfig(
         beam_size=search.beam_size,
@@ -227,7 +227,7 @@ def _own(
     return [result[0] if result else blank for result in results]
 
 
-def _engine(bundle: Bundle, engine: Engine, sources: Sequence[str], search: Search, report: Callable[[int], None]) -> list[Found]:
+def _engine(bundle: Bundle, engine: Engine, sources: Sequence[str], search: Search, report: Callable[[int, float], None]) -> list[Found]:
     """The engine's translations, each cut at the greatest length of its own line.
 
     The engine knows one greatest length a call, that of the longest source: so those of like length go together.
@@ -235,7 +235,7 @@ def _engine(bundle: Bundle, engine: Engine, sources: Sequence[str], search: Sear
     results = [Found("", [], [], 0.0, True) for _ in sources]
     limits = [len(source) + search.max_length_offset for source in bundle.tokenizer.encode(sources)]
     todo = sorted((i for i, source in enumerate(sources) if not is_blank(source)), key=lambda i: -limits[i])
-    report(len(sources) - len(todo))
+    report(len(sources) - len(todo), 0.0)
     for start in range(0, len(todo), SENTENCES):
         group = todo[start : start + SENTENCES]
         found = engine.translate([sources[i] for i in group], limits[group[0]] + 1, search)
@@ -244,7 +244,7 @@ def _engine(bundle: Bundle, engine: Engine, sources: Sequence[str], search: Sear
             if len(one.ids) > limits[i]:
                 ids = one.ids[: limits[i]]
                 results[i] = replace(one, text=bundle.tokenizer.decode(ids), ids=ids, finished=False)
-        report(len(group))
+        report(len(group), sum(effort(sources[i]) for i in group))
     return results
 
 

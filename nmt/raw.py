@@ -84,8 +84,8 @@ def read_manifest(path: Path) -> Manifest:
         return Manifest.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         raise UserError(f"{path} is missing: it is written by the stage `fetch`") from None
-    except ValueError as error:
-        raise UserError(f"{path} is not a manifest ({' '.join(str(error).split())}): run the stage `fetch` again") from None
+    except ValueError:
+        raise UserError(f"{path} is not a manifest, or is damaged: run the stage `fetch` again") from None
 
 
 class _Text:

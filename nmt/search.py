@@ -30,13 +30,14 @@ one has ended, the last takes its place. A sentence with fewer ways to go on tha
 Array = np.ndarray[Any, np.dtype[Any]]
 NEVER = [PAD, UNKNOWN, BOS]  # are no words
 BLOCK = 64  # columns of which `_top` looks at the largest first
+MOST_BEAMS, MOST_ALPHA = 256, 10.0  # a larger beam takes minutes a sentence, a larger exponent is beyond any number
 
 
 class DecodeConfig(Config):
     """Section `decode`, §6.1."""
 
-    beam_size: int = Field(ge=1)
-    length_penalty: float = Field(ge=0)
+    beam_size: int = Field(ge=1, le=MOST_BEAMS)
+    length_penalty: float = Field(ge=0, le=MOST_ALPHA, allow_inf_nan=False)
     penalty: Literal["wu", "length", "none"] = "wu"
     max_length_offset: int = Field(ge=0)
     stop: Literal["exact", "beam_filled"]

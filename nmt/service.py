@@ -30,10 +30,12 @@ from starlette.types import ASGIApp
 from nmt.attention_maps import cross_attention
 from nmt.batcher import BATCH, Batcher, Busy
 from nmt.bundle import Bundle
+from nmt.config import nearest
 from nmt.errors import UserError
 from nmt.guard import Guard, Refused, error_answer
 from nmt.tokenizer import Tokenizer
 from nmt.translation import Translation, Translator, best
+from nmt.wording import requirement
 
 PAGE = Path(__file__).with_name("service.html")
 WAITING = 4096  # sentences that may wait for the model
@@ -140,9 +142,7 @@ def build_app(bundle: Bundle, translator: Translator, limits: Limits) -> ASGIApp
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         if "json" not in request.headers.get("content-type", ""):
             return error_answer(422, "the body must be JSON and say so: Content-Type: application/json")
-        first = error.errors()[0]  # its input is not repeated: it may be anything
-        where = ".".join(str(part) for part in first["loc"] if part not in ("body", "str", "list[str]")) or "the body"
-        return error_answer(422, f"{where}: {first['msg']}")
+        return error_answer(422, unfit(error.errors(), TranslateRequest if request.url.path == "/translate" else AttentionRequest))
 
     @app.exception_handler(HTTPException)
     async def no_such(_: Request, error: HTTPException) -> JSONResponse:
@@ -166,6 +166,24 @@ def build_app(bundle: Bundle, translator: Translator, limits: Limits) -> ASGIApp
 
     paths = {route.path for route in app.routes if isinstance(route, Route)}
     return Guard(app, limits.body, lambda path, status: metrics.requests.labels(path, status).inc(), paths)
+
+
+def unfit(errors: Sequence[Any], asked: type[Asked]) -> str:
+    """What is wrong with a body that is no `asked`, by pydantic's `errors`. What was sent is not repeated: it may be anything."""
+    first, known = max(errors, key=lambda one: len(one["loc"])), list(asked.model_fields)  # of several kinds the one that it comes nearest
+    where = [part for part in first["loc"] if part not in ("body", "str", "list[str]")]
+    name = f"{where[0]}[{where[1]}]" if len(where) > 1 else str(where[0]) if where else ""
+    match first["type"]:
+        case "json_invalid":
+            return f"the body is no JSON, from character {first['loc'][-1]} on"
+        case "missing" if name:
+            return f"{name} is missing"
+        case "extra_forbidden":
+            return f"{name} is unknown: {nearest(name, known)}"
+    if not name or first["type"] == "model_attributes_type":
+        return f"the body must be a JSON object with {', '.join(known)}"
+    alike = (one for one in errors if one["loc"][1] == first["loc"][1] and len(one["loc"]) == len(first["loc"]))
+    return f"{name} must be {requirement(alike)}"
 
 
 def accept(sentences: Sequence[str], limits: Limits, tokenizer: Tokenizer) -> list[str]:

@@ -17,7 +17,7 @@ from nmt.progress import Progress
 from nmt.scoring import bleu
 from nmt.search import DecodeConfig
 from nmt.tokenizer import Tokenizer
-from nmt.translation import Translator, best
+from nmt.translation import Translator, best, effort
 from nmt.validation import held_out_loss
 
 Pair = tuple[str, str]
@@ -98,6 +98,7 @@ def _loss(model: Transformer, src: Sequence[Sequence[int]], tgt: Sequence[Sequen
 
 
 def _bleu(translator: Translator, pairs: Sequence[Pair], label: str) -> float:
-    with Progress(label, len(pairs), "lines") as progress:
-        found = translator.translate([source for source, _ in pairs], report=progress.advance)
+    sources = [source for source, _ in pairs]
+    with Progress(label, len(pairs), "lines", work=sum(map(effort, sources))) as progress:
+        found = translator.translate(sources, report=progress.advance_by)
     return bleu([best(translations) for translations in found], [reference for _, reference in pairs]).score

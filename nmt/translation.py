@@ -7,19 +7,24 @@ length, a function of each alone, and `nmt.products` sees to it that how many th
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
+from torch import Tensor
 
 from nmt.batches import padded
 from nmt.bundle import Bundle
-from nmt.decoder import CachedDecoder, Ensemble
+from nmt.decoder import CachedDecoder, Ensemble, bytes_of_sentence
 from nmt.errors import UserError
 from nmt.lines import is_blank
 from nmt.model import LEARNED_POSITIONS
 from nmt.products import SOURCE_STEP, Decoding
-from nmt.search import DecodeConfig, Hypothesis, beam_search, sample
+from nmt.search import DecodeConfig, Hypothesis, NextLogProbs, beam_search, sample
 
 LONGEST = 2048  # tokens of a source: the memory of attention grows with the square of them
+LONGEST_PREFIX = 256  # tokens: each is a step for every line
+EVEN = 400  # characters of a line whose steps cost as much again as those of many short ones
+MOST_BYTES = 1 << 30  # of a batch, as far as one sentence does not need more
 # A model can spell any byte. These three would end a line, lose its last character, or make the file unreadable.
 NOT_IN_A_LINE = str.maketrans(dict.fromkeys("\n\r\0", " "))
 
@@ -38,6 +43,11 @@ class Translation:
 def best(translations: Sequence[Translation]) -> str:
     """The text of the best of the translations of a line; of a blank line, which has none, nothing."""
     return translations[0].text if translations else ""
+
+
+def effort(line: str) -> float:
+    """About how much work a line is, to foresee the time: a step for each few characters, and long lines share their steps with few."""
+    return len(line) * (1 + len(line) / EVEN)
 
 
 def near_ties(results: Iterable[Sequence[Translation]], margin: float = 1e-5) -> int:
@@ -65,60 +75,72 @@ class Translator:
         self,
         lines: Sequence[str],
         nbest: int = 1,
-        report: Callable[[int], None] = lambda lines: None,
+        report: Callable[[int, float], None] = lambda lines, work: None,
         name: str = "input",
         first: int = 1,
         prefix: str = "",
         seed: int | None = None,
     ) -> list[list[Translation]]:
-        """Up to `nbest` translations of each line, best first; none of a blank line. `report` is told how many lines were done.
+        """Up to `nbest` translations of each line, best first; none of a blank line.
 
-        All begin with the pieces of `prefix`. With a `seed`, `nbest` translations are drawn from the model's probabilities instead of
+        `report` is told after every step how many lines are done since the last time, and how much of the lines' `effort`. All begin
+        with the pieces of `prefix`. With a `seed`, `nbest` translations are drawn from the model's probabilities instead of
         searched, and stand in the order of drawing; what is drawn depends on the seed and the line.
         Raises UserError when a line is longer than LONGEST or than the model's positions reach; `name` says where the lines come from,
-        `first` is the number of the first one there.
+        `first` is the number of the first one there. The same for a prefix longer than LONGEST_PREFIX.
         """
-        sources = self.tokenizer.encode(lines)
         [begin] = self.tokenizer.encode([prefix])
+        self._check(len(begin), "the prefix", "a prefix", LONGEST_PREFIX, "shorten it")
+        sources = self.tokenizer.encode(lines)
         results: list[list[Translation]] = [[] for _ in lines]
         todo = [i for i, line in enumerate(lines) if not is_blank(line)]
         for index in todo:
-            self._check(len(sources[index]), f"{name}, line {first + index}", "cut the line")
-        self._check(len(begin), "the prefix", "cut it")
-        report(len(lines) - len(todo))
-        for batch in self._batches(todo, [len(source) for source in sources]):
-            found = self._search([sources[i] for i in batch], nbest, begin, seed)
+            self._check(len(sources[index]), f"{name}, line {first + index}", "a line", LONGEST, "cut the line")
+        report(len(lines) - len(todo), 0.0)
+        beams = self.config.beam_size if seed is None else nbest
+        for batch in self._batches(todo, [len(source) for source in sources], beams):
+            steps = _Steps(sum(effort(lines[i]) for i in batch), len(sources[batch[0]]) + 1, partial(report, 0))
+            found = self._search([sources[i] for i in batch], beams, nbest, begin, seed, steps)
             for index, hypotheses in zip(batch, found, strict=True):
                 results[index] = [Translation(self._text(h.ids), h.score, h.log_prob, len(h.ids) + 1, h.finished) for h in hypotheses]
-            report(len(batch))
+            report(len(batch), steps.left)
         return results
 
-    def _check(self, tokens: int, what: str, remedy: str) -> None:
+    def _check(self, tokens: int, what: str, kind: str, most: int, remedy: str) -> None:
         if self.positions is not None and tokens >= self.positions:
             raise UserError(f"{what}: {tokens} tokens, but the model's learned positions reach only {self.positions - 1}: {remedy}")
-        if tokens > LONGEST:
-            raise UserError(f"{what}: {tokens:,} tokens, but a line may have {LONGEST:,}: {remedy}")
+        if tokens > most:
+            raise UserError(f"{what}: {tokens:,} tokens, but {kind} may have {most:,}: {remedy}")
 
-    def _batches(self, todo: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
+    def _batches(self, todo: Sequence[int], lengths: Sequence[int], beams: int) -> list[list[int]]:
         """Cut the lines `todo` into batches of one padded length each, longest first, so that running out of memory shows at once."""
         batches: list[list[int]] = []
+        last = most = 0
         for index in sorted(todo, key=lambda i: (-lengths[i], i)):
             width = _width(lengths[index] + 1)
-            same = batches and _width(lengths[batches[-1][0]] + 1) == width
-            if not same or (len(batches[-1]) + 1) * width > self.batch_tokens:
+            if width != last:
+                last, most = width, self._most(width, beams)
+                batches.append([])
+            elif len(batches[-1]) >= most:
                 batches.append([])
             batches[-1].append(index)
         return batches
 
+    def _most(self, width: int, beams: int) -> int:
+        """How many sentences, padded to `width`, are decoded at once: as `batch_tokens` and the memory allow, and one at least."""
+        each = sum(bytes_of_sentence(model, width, beams) for model in self.models)
+        return max(1, min(self.batch_tokens // width, MOST_BYTES // each))
+
     @torch.inference_mode()
-    def _search(self, sources: Sequence[list[int]], nbest: int, begin: list[int], seed: int | None) -> list[list[Hypothesis]]:
+    def _search(
+        self, sources: Sequence[list[int]], beams: int, nbest: int, begin: list[int], seed: int | None, steps: "_Steps"
+    ) -> list[list[Hypothesis]]:
         src = padded(sources, _width).to(self.models[0].device)
-        beams = self.config.beam_size if seed is None else nbest
-        decoders = [CachedDecoder(model, src, beams, room=src.size(1) + 16) for model in self.models]
-        next_log_probs = decoders[0] if len(decoders) == 1 else Ensemble(decoders)
         limits = [len(source) + self.config.max_length_offset for source in sources]
         if self.positions is not None:
             limits = [min(limit, self.positions - 1) for limit in limits]
+        decoders = [CachedDecoder(model, src, beams) for model in self.models]
+        next_log_probs = steps.over(decoders[0] if len(decoders) == 1 else Ensemble(decoders))
         prefixes = [begin] * len(sources)
         if seed is None:
             return beam_search(next_log_probs, limits, self.config, nbest, prefixes)
@@ -126,6 +148,24 @@ class Translator:
 
     def _text(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode(ids).translate(NOT_IN_A_LINE)
+
+
+class _Steps:
+    """Tells the work of a batch step by step, as if it took as many steps as the longest source has tokens."""
+
+    def __init__(self, work: float, steps: int, report: Callable[[float], None]) -> None:
+        self.left, self.each, self.report = work, work / steps, report
+
+    def over(self, next_log_probs: NextLogProbs) -> NextLogProbs:
+        """The same function, whose calls are steps."""
+
+        def counted(tokens: Tensor, parents: Tensor) -> Tensor:
+            done = min(self.each, self.left)
+            self.left -= done
+            self.report(done)
+            return next_log_probs(tokens, parents)
+
+        return counted
 
 
 def _width(tokens: int) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 
 from nmt import hardware
 from nmt.errors import UserError
+from nmt.json_files import WAY_OUT
 from nmt.languages import Languages
 from nmt.outputs import whole_file
 from stages import params
@@ -17,7 +18,7 @@ def main(corpus: str, variant: str, checkpoints: Path, tokenizer: Path, shards: 
     device = hardware.prepare(params.load("hardware", hardware.HardwareConfig))
     from nmt.average import AverageConfig, average
     from nmt.bundle import save_bundle
-    from nmt.checkpoint import build_model, open_checkpoint
+    from nmt.checkpoint import DamagedCheckpoint, build_model, open_checkpoint
     from nmt.checkpoint import checkpoints as checkpoints_in
     from nmt.tokenizer import Tokenizer
     from nmt.validation import held_out_loss
@@ -27,8 +28,11 @@ def main(corpus: str, variant: str, checkpoints: Path, tokenizer: Path, shards: 
     found = checkpoints_in(checkpoints)
     if len(found) < config.last:
         raise UserError(f"{variant}.average.last is {config.last}, but {checkpoints} holds only {len(found)}: raise train.checkpoints_kept")
-    chosen = [open_checkpoint(folder) for folder in found[-config.last :]]
-    state, weights = chosen[-1].state, average(chosen)
+    try:
+        chosen = [open_checkpoint(folder) for folder in found[-config.last :]]
+        state, weights = chosen[-1].state, average(chosen)
+    except DamagedCheckpoint as error:
+        raise UserError(f"{error}; {WAY_OUT}") from None
 
     def loss(these: dict[str, Any]) -> dict[str, float]:
         model = build_model(state, these, str(checkpoints)).to(device)

@@ -3,11 +3,11 @@
 python -m stages.comparison comparison/comparison.json comparison/comparison.html
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
 from nmt.figures import SERIES, Line, chart
+from nmt.json_files import read_object
 from nmt.outputs import whole_file
 from nmt.pages import render
 from stages.command import run
@@ -24,7 +24,7 @@ CHARTS = {
 
 def main(facts: Path, page: Path) -> None:
     """Write the page of the document `facts`, which pipelines/comparison.py describes."""
-    document: dict[str, Any] = json.loads(facts.read_text(encoding="utf-8"))
+    document: dict[str, Any] = read_object(facts, "sets", "sides")
     test = next(name for name in document["sets"] if name != "valid")
     text = render(TEMPLATE, document=document, test=test, charts=charts(document))
     with whole_file(page) as file:

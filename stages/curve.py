@@ -10,6 +10,7 @@ from pathlib import Path
 
 from nmt import hardware
 from nmt.errors import UserError
+from nmt.json_files import WAY_OUT
 from nmt.languages import Languages
 from nmt.lines import read_exact
 from nmt.outputs import whole_file
@@ -25,12 +26,12 @@ def main(corpus: str, checkpoints: Path, tokenizer: Path, raw: Path, curve: Path
     machine = params.load("hardware", hardware.HardwareConfig)
     device = hardware.prepare(machine)
     from nmt.bundle import Bundle
-    from nmt.checkpoint import build_model, open_checkpoint
+    from nmt.checkpoint import DamagedCheckpoint, build_model, open_checkpoint
     from nmt.checkpoint import checkpoints as checkpoints_in
     from nmt.scoring import bleu, chrf
     from nmt.search import DecodeConfig
     from nmt.tokenizer import Tokenizer
-    from nmt.translation import Translator, best
+    from nmt.translation import Translator, best, effort
 
     found = checkpoints_in(checkpoints)
     if not found:
@@ -41,12 +42,16 @@ def main(corpus: str, checkpoints: Path, tokenizer: Path, raw: Path, curve: Path
     source = raw / f"{SET}.{languages.src}"
     sources, references = (list(read_exact(raw / f"{SET}.{language}")) for language in (languages.src, languages.tgt))
     rows = ["update\tbleu\tchrf"]
-    with Progress("curve", len(found) * len(sources), "lines") as progress:
+    work = len(found) * sum(map(effort, sources))
+    with Progress("curve", len(found) * len(sources), "lines", work=work) as progress:
         for folder in found:
-            checkpoint = open_checkpoint(folder)
-            model = build_model(checkpoint.state, checkpoint.weights(), str(folder))
+            try:
+                checkpoint = open_checkpoint(folder)
+                model = build_model(checkpoint.state, checkpoint.weights(), str(folder))
+            except DamagedCheckpoint as error:
+                raise UserError(f"{error}; {WAY_OUT}") from None
             translator = Translator(Bundle(model, pieces, checkpoint.state), config, device, machine.decode_tokens)
-            results = translator.translate(sources, 1, progress.advance, str(source))
+            results = translator.translate(sources, 1, progress.advance_by, str(source))
             hypotheses = list(map(best, results))
             scores = bleu(hypotheses, references), chrf(hypotheses, references)
             rows.append("\t".join([str(checkpoint.step), *(f"{score.score:.2f}" for score in scores)]))

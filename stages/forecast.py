@@ -23,7 +23,7 @@ from nmt import hardware
 from nmt.config import nearest, parse
 from nmt.errors import UserError
 from nmt.progress import clock
-from stages import params
+from stages import names, params
 from stages.command import run
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ def main(
     from nmt.shards import read_shard, shard_files
     from nmt.training import TrainConfig
 
-    section = params.value(f"variants.{variant}")
-    vocab_size = params.value(f"corpora.{corpus}.tokenizer.vocab_size")
+    section = params.value(f"variants.{names.check('variants', variant)}")
+    vocab_size = params.value(f"corpora.{names.check('corpora', corpus)}.tokenizer.vocab_size")
     shards = Path("data") / corpus / "shards"
     if (shards / "train").is_dir():
         vocab_size = read_shard(shard_files(shards / "train")[0]).vocab_size

@@ -4,7 +4,6 @@ python -m stages.index            writes runs/index.html
 """
 
 import csv
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +11,7 @@ import typer
 
 from nmt.errors import UserError
 from nmt.figures import SERIES, Line, chart
+from nmt.json_files import read_object
 from nmt.outputs import whole_file
 from nmt.pages import render
 from nmt.published import BLEU, METRIC
@@ -35,12 +35,12 @@ def main(runs: Annotated[Path, typer.Argument(help="the folder of the runs")] = 
 
 def read_run(folder: Path) -> dict[str, Any]:
     """What the page says of a model: its name, config, sets, BLEU beside the paper's, perplexity, and its curve on valid over updates."""
-    scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
+    scores = read_object(folder / "scores.json", "sets", "perplexity")
     config = folder / "averaged" / "config.json"
     return {
         "name": f"{folder.parent.name} {folder.name}",
         "report": f"{folder.parent.name}/{folder.name}/report.html" if (folder / "report.html").exists() else None,
-        "config": json.loads(config.read_text(encoding="utf-8")) if config.exists() else {},
+        "config": read_object(config) if config.exists() else {},
         "tests": {name: found for name, found in scores["sets"].items() if name != "valid"},
         "paper": [
             (name, found[METRIC]["score"], BLEU[folder.parent.name, folder.name][name])

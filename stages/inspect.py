@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from nmt.errors import UserError
-from stages import params
+from stages import names, params
 from stages.command import run
 
 
@@ -24,8 +24,8 @@ def main(corpus: str, variant: str, update: Annotated[int, typer.Option(min=1, h
     from nmt.tokenizer import Tokenizer
     from nmt.training import TrainConfig
 
-    config = params.load(f"variants.{variant}.train", TrainConfig)
-    params.value(f"corpora.{corpus}")
+    config = params.load(f"variants.{names.check('variants', variant)}.train", TrainConfig)
+    names.check("corpora", corpus)
     data = Path("data") / corpus
     if not (data / "shards" / "train").is_dir():
         raise UserError(f"{data / 'shards'} is not there: run `dvc repro shard@{corpus}` first")

@@ -21,7 +21,7 @@ from nmt.errors import UserError
 from nmt.languages import Languages
 from nmt.lines import read_exact
 from nmt.pairs import TRAIN
-from stages import params
+from stages import names, params
 from stages.command import run
 
 PARTS = 10  # of the most that a table names
@@ -33,7 +33,7 @@ def main(
     show: Annotated[int, typer.Option(min=0, help="so many of the pairs")] = 0,
 ) -> None:
     """Print what was dropped. Raises UserError for an unknown rule, and when the corpus has not been cleaned yet."""
-    languages = params.load(f"corpora.{corpus}.languages", Languages)
+    languages = params.load(f"corpora.{names.check('corpora', corpus)}.languages", Languages)
     data = Path("data") / corpus
     if rule is not None and (rule := rule.removesuffix("s")) not in RULES:
         raise UserError(f"--rule {rule} is unknown: {nearest(rule, RULES)}")

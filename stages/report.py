@@ -5,7 +5,6 @@ machine or revision, so the same inputs give the same bytes. Its words and looks
 """
 
 import csv
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -17,6 +16,7 @@ import pyarrow.parquet as pq
 from nmt.errors import UserError
 from nmt.examples import Row, by_length, choose
 from nmt.figures import Line, chart, inline
+from nmt.json_files import read_object
 from nmt.outputs import whole_file
 from nmt.pages import render
 from nmt.plots import of_formulas
@@ -46,7 +46,7 @@ def main(
     report: Path,
 ) -> None:
     """Write the page about the model `variant` trained on `corpus`. Raises UserError when `training` is not the table it should be."""
-    scored = read_json(scores)
+    scored = read_object(scores)
     shown = next(name for name in scored["sets"] if name != "valid")
     rows: list[Row] = [row for row in pq.read_table(sentences).to_pylist() if row["set"] == shown]
     table = read_training(training)
@@ -56,10 +56,10 @@ def main(
         corpus=corpus,
         variant=variant,
         manifest=read_manifest(manifest),
-        cleaning=read_json(cleaning),
-        statistics=read_json(statistics),
-        average=read_json(average),
-        config=read_json(averaged / "config.json"),
+        cleaning=read_object(cleaning),
+        statistics=read_object(statistics),
+        average=read_object(average),
+        config=read_object(averaged / "config.json"),
         decode=params.value("decode"),
         scores=scored,
         shown=shown,
@@ -87,11 +87,6 @@ def attention_maps(averaged: Path, drawn: Sequence[Row]) -> list[dict[str, Any]]
         if all(SHORTEST <= len(ids) <= LONGEST for ids in bundle.tokenizer.encode(sides)):
             found.append({"line": row["line"], **asdict(attention_map(bundle, *sides))})
     return found[:MAPS]
-
-
-def read_json(path: Path) -> Any:
-    """The content of a JSON file."""
-    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def read_training(path: Path) -> dict[str, list[float | None]]:

@@ -33,6 +33,7 @@ import pyarrow.parquet as pq
 from nmt import foreign, shifted
 from nmt.errors import UserError
 from nmt.evaluation import LineScores, Texts, evaluate, standing_in
+from nmt.json_files import read_object
 from nmt.languages import Languages
 from nmt.lines import join_whitespace, read_exact, read_lines
 from nmt.outputs import whole_file
@@ -85,7 +86,7 @@ def main(
         }
         for name, texts in sets.items()
     }
-    valid = json.loads(average.read_text(encoding="utf-8"))["valid"]
+    valid = read_object(average, "valid")["valid"]
     perplexity = {model: round(valid[model]["perplexity"], 3) for model in ("average", "last")}
     with whole_file(metrics) as metrics_file, whole_file(scores) as scores_file, whole_file(sentences) as sentences_file:
         with whole_file(lengths) as lengths_file:

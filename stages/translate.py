@@ -31,7 +31,7 @@ def main(corpus: str, averaged: Path, raw: Path, translations: Path) -> None:
 
     from nmt import launch
     from nmt.bundle import load_bundle
-    from nmt.pieces import finish, finished, share, unfinished
+    from nmt.pieces import finish, finished, progress_of, unfinished
     from nmt.ranks import is_rank, joined
     from nmt.search import DecodeConfig
     from nmt.translation import Translation, Translator, best, near_ties
@@ -52,14 +52,13 @@ def main(corpus: str, averaged: Path, raw: Path, translations: Path) -> None:
             hardware.warn_where_slow(config.precision, device)
         counts = {}
         for name, source in sources.items():
-            lines = sum(1 for _ in read_exact(source))
-            with Progress(f"translate {name}", share(lines, ranks), "lines", visible=ranks.first) as progress:
+            with progress_of(f"translate {name}", read_exact(source), ranks) as progress:
 
                 def work(piece: list[str], first: int, progress: Progress = progress, source: Path = source) -> Iterator[str]:
-                    for result in translator.translate(piece, config.beam_size, progress.advance, str(source), first):
+                    for result in translator.translate(piece, config.beam_size, progress.advance_by, str(source), first):
                         yield json.dumps([asdict(translation) for translation in result], ensure_ascii=False)
 
-                counts[name] = finish(pieces, name, read_exact(source), ranks, work, progress.advance)
+                counts[name] = finish(pieces, name, read_exact(source), ranks, work, progress.skip)
         ranks.meet(0)
         if not ranks.first:
             return

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -48,6 +49,7 @@ def test_what_is_written_is_read(model_folder: Path, tokenizer_file: Path) -> No
     assert bundle.tokenizer.vocab_size == bundle.model.vocab_size == bundle.config["vocab_size"] == 330
     assert sorted(path.name for path in model_folder.iterdir()) == ["config.json", "model.safetensors", "tokenizer.model"]
     assert [path.name for path in model_folder.parent.iterdir()] == ["averaged"]
+    assert len({path.stat().st_mode for path in model_folder.iterdir()}) == 1  # no file is for its owner alone
 
 
 def test_the_same_model_gives_the_same_bytes_whatever_stood_there_before(model_folder: Path, folder: Path, tokenizer_file: Path) -> None:
@@ -107,7 +109,9 @@ def test_a_damaged_file_is_named(name: str, damage: bytes, folder: Path) -> None
     """A pickle too: nothing is ever unpickled."""
     path = folder / name
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2] if damage == b"half" else damage)
-    assert name in refused(folder)
+    message = refused(folder)
+    assert name in message and ("dvc checkout" in message or "run the stage that wrote it again" in message)
+    assert not re.search(r"Error|\(.*\)$", message)  # nothing of what Python or a library says of it
 
 
 def test_one_flipped_bit_in_the_weights_is_noticed(folder: Path) -> None:
@@ -115,7 +119,7 @@ def test_one_flipped_bit_in_the_weights_is_noticed(folder: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-7] ^= 1
     path.write_bytes(content)
-    assert "model.safetensors is damaged: it is not the file that config.json describes" in refused(folder)
+    assert "model.safetensors is damaged, for it is not the file that config.json describes: copy it anew" in refused(folder)
 
 
 @pytest.mark.parametrize("key", ["model", "vocab_size", "tokenizer_sha256", "weights_sha256"])
@@ -123,7 +127,17 @@ def test_a_fact_missing_from_the_config_is_named(key: str, folder: Path) -> None
     config = json.loads((folder / "config.json").read_text("utf-8"))
     del config[key]
     (folder / "config.json").write_text(json.dumps(config), "utf-8")
-    assert key in refused(folder)
+    assert f"config.json is damaged, for it has no {key}: copy it anew" in refused(folder)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("vocab_size", "330"), ("vocab_size", 331), ("model", 3), ("model", {}), ("tokenizer_sha256", 7)]
+)
+def test_a_fact_that_cannot_be_is_named_with_the_file(key: str, value: object, folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text("utf-8")) | {key: value}
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
+    message = refused(folder)
+    assert ("config.json" in message and key in message) or "tokenizer.model is not the tokenizer" in message
 
 
 @pytest.mark.parametrize("content", ["[]", "7", '{"model": 3, "vocab_size": 330}'])

@@ -1,6 +1,7 @@
 """The console script as a real child process: bytes in, bytes out, exit codes and what is said."""
 
 import os
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -11,11 +12,12 @@ import torch
 from typer.testing import CliRunner
 
 import nmt.arriving
+import nmt.cli
 import nmt.pieces
 from nmt.bundle import load_bundle
 from nmt.cli import app
 from nmt.errors import UserError
-from nmt.search import DecodeConfig
+from nmt.search import MOST_ALPHA, MOST_BEAMS, DecodeConfig
 from nmt.translation import Translator
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,6 +93,26 @@ def test_more_translations_than_beams_are_refused(model_folder: Path) -> None:
     assert isinstance(result.exception, UserError) and str(result.exception).startswith("--nbest 5 is more than the beam holds")
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "most"),
+    [("--beam", "5000", 256), ("--nbest", "5000", 256), *(("--length-penalty", value, 10) for value in ("inf", "1e9", "nan"))],
+)
+def test_numbers_that_would_take_for_ever_or_are_none_are_refused(option: str, value: str, most: int, model_folder: Path) -> None:
+    result = CliRunner().invoke(app, ["translate", str(model_folder), option, value], input="a")
+    told = " ".join(re.sub("[│╭╮╰╯─]", " ", result.stderr).split())  # without the box around it
+    assert result.exit_code == 2 and f"Invalid value for '{option}'" in told and told.endswith(f" {most}")
+
+
+def test_the_options_are_bounded_as_the_parameters_are() -> None:
+    assert (nmt.cli.MOST_BEAMS, nmt.cli.MOST_ALPHA) == (MOST_BEAMS, MOST_ALPHA)
+
+
+def test_a_prefix_of_hundreds_of_tokens_is_refused(model_folder: Path) -> None:
+    result = CliRunner().invoke(app, ["translate", str(model_folder), "--prefix", "Haus " * 2000], input="a")
+    assert isinstance(result.exception, UserError)
+    assert re.fullmatch(r"the prefix: [2-9],\d{3} tokens, but a prefix may have 256: shorten it", str(result.exception))
+
+
 def test_a_prefix_begins_every_translation_and_a_seed_draws_them(model_folder: Path) -> None:
     arguments = ["translate", str(model_folder), str(model_folder)]
     found = CliRunner().invoke(app, [*arguments, "--prefix", "das Haus"], input="a\n\nb").stdout.split("\n")
@@ -145,6 +167,8 @@ def test_nothing_but_another_file_is_written_over(model_folder: Path, tmp_path: 
         (tmp_path, f"{tmp_path} is no file that could be replaced: name another --output"),
         (Path("/dev/null"), "/dev/null is no file that could be replaced: name another --output"),
         (tmp_path / ".." / tmp_path.name / "in", "is the --input itself: name another file"),
+        (Path("/proc/x"), "--output /proc/x cannot be written, nor a folder beside it (No such file or directory): name another file"),
+        (source / "out", "cannot be written, nor a folder beside it (Not a directory): name another file"),
     ):
         found = CliRunner().invoke(app, ["translate", str(model_folder), "--input", str(source), "--output", str(output)])
         assert isinstance(found.exception, UserError) and sentence in str(found.exception)
@@ -245,11 +269,16 @@ def test_files_that_cannot_be_scored_are_named_before_any_score(tmp_path: Path) 
 
 
 def test_translations_that_are_none_are_told(tmp_path: Path) -> None:
-    """With the source beside them, hypotheses in its language do not pass; without it nothing is claimed of it."""
+    """With the source beside them, hypotheses in its language do not pass; without it, or with few lines, nothing is claimed of it."""
     sources = [f"the house number {n} stands beside the old church and its garden" for n in range(250)]
     references = [f"das Haus Nummer {n} steht neben der alten Kirche und ihrem Garten" for n in range(250)]
     (tmp_path / "src.en").write_text("".join(f"{line}\n" for line in sources))
+    (tmp_path / "few.en").write_text("".join(f"{line}\n" for line in sources[:199]))
     _, told = score(tmp_path, sources, references, "--source", str(tmp_path / "src.en"))
     assert "warning: " in told and "source" in told.partition("warning: ")[2].splitlines()[0]
+    assert "was not checked" not in told
+    _, few = score(tmp_path, references[:199], references[:199], "--source", str(tmp_path / "few.en"))
+    assert "note: whether the texts are in the right language was not checked: that takes 200 lines or more\n" in few
     _, plain = score(tmp_path, references, references)
+    assert "note: whether the texts are in the right language was not checked: that takes the lines that were translated, --source" in plain
     assert "equal to source" in plain and "unknown" in plain.partition("equal to source")[2].splitlines()[0]

@@ -50,7 +50,7 @@ def prepared(model: Transformer, precision: Literal["float32", "bfloat16", "int8
 def test_every_step_is_the_teacher_forced_one_whatever_becomes_of_the_rows(positions: str, room: int, beams: int) -> None:
     """Rows are multiplied, shuffled and dropped, sentences end at once or later, and the caches grow several times."""
     model, rng = built(torch.float32, positions=positions), random.Random(room)
-    decoder = CachedDecoder(prepared(model), padded(SOURCES), beams, room)
+    decoder = CachedDecoder(prepared(model), padded(SOURCES), beams)
     rows = [(sentence, [BOS]) for sentence in range(len(SOURCES))]
     parents = list(range(len(rows)))
     living, width = list(range(len(SOURCES))), 1  # sentences in the order of their rows, rows of each
@@ -113,3 +113,23 @@ def test_keys_and_values_of_a_source_are_computed_once_for_all_beams() -> None:
     assert torch.equal(decoder.memory[0], keys)
     decoder(torch.full((10,), 8), torch.arange(15, 5, -1))  # the first two sentences have ended
     assert torch.equal(decoder.memory[0][:, :2], keys[:, [3, 2]])
+
+
+def test_the_caches_have_a_little_more_room_than_they_need_and_grow_seldom() -> None:
+    beams, sizes = 3, []
+    decoder = CachedDecoder(prepared(built(torch.float32)), padded(SOURCES), beams)
+    tokens, parents = torch.full((4,), BOS), torch.arange(4)
+    for step in range(1, 200):
+        decoder(tokens, parents)
+        tokens = torch.full((4 * beams,), 7)
+        parents = torch.arange(4).repeat_interleave(beams) if step == 1 else torch.arange(4 * beams)
+        sizes.append(decoder.mask.size(2) // beams)
+        assert decoder.own[0].size(4) == decoder.own[1].size(3) == decoder.mask.size(2)
+        assert step <= sizes[-1] <= max(step + 7, 1.125 * step + 7)
+    assert len(set(sizes)) <= 24
+
+
+def test_a_long_source_alone_is_cached_once_where_a_short_one_needs_copies_for_its_products() -> None:
+    decoding = prepared(built(torch.float32))
+    assert CachedDecoder(decoding, padded([[5] * 2000]), 20).memory[0].size(1) == 1
+    assert CachedDecoder(decoding, padded([[5]]), 20).memory[0].size(1) > 16

@@ -70,8 +70,13 @@ def test_the_export_stands_whole_with_its_proof_on_the_valid_set(project: Path) 
 
 
 @pytest.mark.slow
-def test_quantized_weights_are_proven_by_bleu_and_replace_an_earlier_export(project: Path) -> None:
+def test_quantized_weights_are_proven_by_bleu_of_enough_lines_and_replace_an_earlier_export(project: Path, sentences: list[str]) -> None:
     out, model = project / "out", project / "runs/toy/small/averaged"
+    _, _, error = nmt_export(model, "--to", "ctranslate2", "--precision", "int8", out)
+    assert isinstance(error, UserError) and not out.exists()
+    assert str(error).startswith("valid.en has 99 lines to translate, too few to tell what int8 costs in BLEU: name a text of 200 or more")
+    for language in ("en", "de"):
+        (project / "data/toy/raw" / f"valid.{language}").write_text("\n".join(sentences[:200]) + "\n", encoding="utf-8")
     for precision in ("float16", "int8"):
         code, _, error = nmt_export(model, "--to", "ctranslate2", "--precision", precision, out)
         assert code == 0, error
@@ -97,17 +102,34 @@ def test_a_wrong_weight_fails_with_the_lines_and_leaves_nothing(project: Path, m
 
 
 @pytest.mark.slow
-def test_a_stopped_export_leaves_nothing(project: Path) -> None:
+@pytest.mark.parametrize(
+    ("to", "number", "code"), [("transformers", signal.SIGTERM, 128 + signal.SIGTERM), ("ctranslate2", signal.SIGINT, 130)]
+)
+def test_a_stopped_export_leaves_nothing_and_says_what_next(to: Format, number: signal.Signals, code: int, project: Path) -> None:
     out = project / "out" / "hf"
-    command = [sys.executable, "-m", "nmt.cli", "export", "runs/toy/small/averaged", "--to", "transformers", str(out)]
+    command = [sys.executable, "-m", "nmt.cli", "export", "runs/toy/small/averaged", "--to", to, str(out)]
     process = subprocess.Popen(command, cwd=project, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE)
     while not (project / "out" / "hf.part" / "config.json").exists():
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
-    assert process.returncode == 128 + signal.SIGTERM
+    process.send_signal(number)
+    said = process.communicate(timeout=60)[1].decode()
+    assert process.returncode == code
     assert files(project / "out") == []
+    if number == signal.SIGINT:
+        assert said.splitlines()[-1] == f"stopped: nothing was written to {out}; the same command begins anew"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", FORMATS)
+def test_every_file_has_the_mode_that_the_umask_says(to: Format, project: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        code, _, error = nmt_export(project / "runs/toy/small/averaged", "--to", to, project / "out")
+    finally:
+        os.umask(before)
+    assert code == 0, error
+    assert {path.stat().st_mode & 0o777 for path in (project / "out").rglob("*")} == {0o640}
 
 
 @pytest.mark.parametrize("to", FORMATS)

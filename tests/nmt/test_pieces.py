@@ -9,9 +9,10 @@ import pytest
 import nmt.pieces
 from nmt.bundle import load_bundle
 from nmt.errors import UserError
-from nmt.pieces import finish, finished, share, unfinished
+from nmt.pieces import finish, finished, progress_of, unfinished
 from nmt.ranks import Ranks
 from nmt.search import DecodeConfig
+from nmt.translation import effort
 
 
 @pytest.fixture(autouse=True)
@@ -33,11 +34,12 @@ def test_the_lines_stand_in_order_whoever_worked_on_them(processes: int, lines: 
         done.extend(piece)
         return numbered(piece, first)
 
-    counts = {finish(tmp_path, "test", text, Ranks(rank, processes), work, lambda lines: None) for rank in reversed(range(processes))}
+    counts = {finish(tmp_path, "test", text, Ranks(rank, processes), work, lambda lines, work: None) for rank in reversed(range(processes))}
     [count] = counts
     assert list(finished(tmp_path, "test", count)) == list(numbered(text, 1))
     assert sorted(done) == sorted(text)
-    assert sum(share(lines, Ranks(rank, processes)) for rank in range(processes)) == lines
+    shares = [progress_of("test", text, Ranks(rank, processes)) for rank in range(processes)]
+    assert sum(one.total or 0 for one in shares) == lines and sum(one.work or 0 for one in shares) == pytest.approx(sum(map(effort, text)))
 
 
 def test_what_is_there_is_kept_and_half_a_piece_is_not_there(tmp_path: Path) -> None:
@@ -50,12 +52,12 @@ def test_what_is_there_is_kept_and_half_a_piece_is_not_there(tmp_path: Path) -> 
         yield from "yz"
 
     with pytest.raises(KeyboardInterrupt):
-        finish(tmp_path, "test", text, Ranks(), failing, lambda lines: None)
+        finish(tmp_path, "test", text, Ranks(), failing, lambda lines, work: None)
     assert [path.name for path in tmp_path.iterdir()] == ["test.0000000"]
-    reported: list[int] = []
-    count = finish(tmp_path, "test", text, Ranks(), numbered, reported.append)
+    skipped: list[tuple[int, float]] = []
+    count = finish(tmp_path, "test", text, Ranks(), numbered, lambda *done: skipped.append(done))
     assert list(finished(tmp_path, "test", count)) == ["x", "y", "z", *numbered(text[3:], 4)]
-    assert reported == [3]
+    assert skipped == [(3, pytest.approx(sum(map(effort, "abc"))))]
 
 
 def test_the_folder_is_named_by_all_that_decides_the_translations_and_held(

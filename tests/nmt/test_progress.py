@@ -51,6 +51,18 @@ def test_resumed_work_has_the_rate_of_its_own_time(watch: Clock) -> None:
     assert progress.line() == "train: 1,950/2,000 updates (97 %), 5 updates/s, 0:10 left"
 
 
+def test_of_unequal_units_the_time_left_is_that_of_the_work_left(watch: Clock) -> None:
+    progress = Progress("translate", 100, "lines", work=1000.0)
+    watch.now += 10
+    progress.advance_by(5, 500.0)  # few lines, but half of the work
+    assert progress.line() == "translate: 5/100 lines (5 %), 0.5 lines/s, 0:10 left"
+    progress.skip(45, 250.0)  # done before: a quarter is left, which takes half as long as what was done
+    assert progress.line() == "translate: 50/100 lines (50 %), 0.5 lines/s, 0:05 left"
+    watch.now += 5
+    progress.advance_by(50, 250.0)
+    assert progress.line() == "translate: 100/100 lines (100 %), 3.7 lines/s"
+
+
 def test_work_of_unknown_size_has_a_count_and_a_rate(watch: Clock) -> None:
     progress = Progress("read", None, "lines")
     watch.now += 4

@@ -67,7 +67,8 @@ Penalty = Literal["wu", "length", "none"]
 
 
 def config(beam: int, alpha: float = 0.6, stop: Literal["exact", "beam_filled"] = "exact", penalty: Penalty = "wu") -> DecodeConfig:
-    return DecodeConfig(beam_size=beam, length_penalty=alpha, penalty=penalty, max_length_offset=50, stop=stop, precision="float32")
+    bounded = DecodeConfig(beam_size=1, length_penalty=alpha, penalty=penalty, max_length_offset=50, stop=stop, precision="float32")
+    return bounded.model_copy(update={"beam_size": beam})  # exhaustive search needs beams beyond what a user may ask for
 
 
 def penalty_of(ids: Sequence[int], alpha: float, penalty: Penalty = "wu") -> float:

@@ -104,6 +104,27 @@ def test_what_cannot_be_served_is_refused_in_a_sentence_and_the_service_lives(na
 
 
 @pytest.mark.slow
+def test_what_is_wrong_with_a_request_is_said_in_plain_words(port: int) -> None:
+    for path, body, sentence in (
+        ("/translate", b"Hello.", "the body is no JSON, from character 0 on"),
+        ("/translate", b"", "the body must be a JSON object with text, nbest"),
+        ("/translate", b"[]", "the body must be a JSON object with text, nbest"),
+        ("/translate", b'"text"', "the body must be a JSON object with text, nbest"),
+        ("/translate", b"{}", "text is missing"),
+        ("/translate", b'{"text": 7}', "text must be text or a list"),
+        ("/translate", b'{"text": null}', "text must be text or a list"),
+        ("/translate", b'{"text": ["a", 7]}', "text[1] must be text"),
+        ("/translate", b'{"text": "a", "nbset": 2}', "nbset is unknown: did you mean nbest?"),
+        ("/translate", b'{"text": "a", "nbest": 0}', "nbest must be at least 1"),
+        ("/translate", b'{"text": "a", "nbest": "2"}', "nbest must be a whole number"),
+        ("/attention", b'{"source": "a", "target": []}', "target must be text"),
+        ("/attention", b'{"source": "a"}', "target is missing"),
+        ("/attention", b"7", "the body must be a JSON object with source, target"),
+    ):
+        assert ask(port, path, raw=body) == (422, {"error": sentence})
+
+
+@pytest.mark.slow
 def test_a_body_that_is_not_called_json_is_told_how(port: int) -> None:
     with pytest.raises(urllib.error.HTTPError) as error:
         urllib.request.urlopen(f"http://127.0.0.1:{port}/translate", b'{"text": "a"}')  # as a form, as curl too would send it

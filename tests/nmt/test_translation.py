@@ -12,10 +12,11 @@ import nmt.translation
 from nmt.bundle import Bundle, load_bundle
 from nmt.errors import UserError
 from nmt.model import ModelConfig, Transformer
+from nmt.progress import Progress
 from nmt.search import DecodeConfig
 from nmt.symbols import EOS
 from nmt.tokenizer import Tokenizer
-from nmt.translation import Translation, Translator, near_ties
+from nmt.translation import Translation, Translator, effort, near_ties
 
 BLANK = ["", " ", "\t", "\u00a0\u00a0", "\u200b", " \u2003\u200b\ufeff", "\u2028", "\x85", "\x0b\x0c", "\r"]
 ODD = ["😀 house", "дом", "中文", "x\u2028y", "a\u0301", "\u1f600", "<s> </s> <unk> <0x0A>", "▁the", "…", "\ue000"]
@@ -77,6 +78,18 @@ def test_translations_do_not_depend_on_the_batch_size(
     assert translator(bundle, batch_tokens).translate(lines, 4) == expected
 
 
+@pytest.mark.parametrize("most", [1, 200_000])
+def test_translations_do_not_depend_on_the_memory_that_a_batch_may_take(
+    most: int, bundle: Bundle, lines: list[str], expected: list[list[Translation]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nmt.translation, "MOST_BYTES", most)
+    free = translator(bundle, 100_000)
+    lengths = [len(source) for source in free.tokenizer.encode(lines)]
+    sizes = [len(batch) for batch in free._batches(range(len(lines)), lengths, 4)]
+    assert sum(sizes) == len(lines) and (max(sizes) == 1 if most == 1 else 1 < max(sizes) < 20)
+    assert free.translate(lines, 4) == expected
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 def test_translations_do_not_depend_on_the_order(seed: int, bundle: Bundle, lines: list[str], expected: list[list[Translation]]) -> None:
     order = random.Random(seed).sample(range(len(lines)), len(lines))
@@ -98,10 +111,11 @@ def test_as_many_lines_come_out_as_go_in(tokenizer_file: Path, lines: list[str],
     blank = [text in BLANK for text in inputs]
     assert {True, False} == set(blank)
     for count in range(len(inputs) + 1):
-        done: list[int] = []
-        found = quick.translate(inputs[:count], report=done.append)
+        progress = Progress("test", count, "lines", visible=False, work=0.0)
+        found = quick.translate(inputs[:count], report=progress.advance_by)
         assert [not result for result in found] == blank[:count]
-        assert sum(done) == count
+        assert progress.done == count
+        assert progress.worked == pytest.approx(sum(effort(line) for line in inputs[:count] if line not in BLANK))
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8"])

@@ -25,6 +25,13 @@ PAPER = {name: {"perplexity": 4.0, "bleu": 25.0, "parameters": None} for name in
 # --- rows and tables ------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("suffix", [".md", ".csv"])
+def test_a_table_is_no_part_of_the_repository(suffix: str) -> None:
+    path = TINY.result.with_suffix(suffix)
+    found = subprocess.run(["git", "check-ignore", "-q", "--no-index", str(path)], cwd=PROJECT, timeout=60)
+    assert path == Path("runs/demo/table3-tiny").with_suffix(suffix) and found.returncode == 0
+
+
 def test_every_row_is_the_variant_with_its_changes_and_the_common_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(PROJECT)
     runs = runs_of(TINY, PARAMS, [], [])

@@ -110,6 +110,6 @@ def test_fewer_checkpoints_than_asked_for_are_an_error_that_says_how_many_there_
 
 def test_a_damaged_checkpoint_is_an_error_and_nothing_is_left(workspace: Path, tokenizer_file: Path) -> None:
     (workspace / "checkpoints" / "step-00000400" / "model.safetensors").write_bytes(b"\x80\x04}")
-    with pytest.raises(UserError, match=r"step-00000400/model\.safetensors is damaged"):
+    with pytest.raises(UserError, match=r"step-00000400/model\.safetensors is damaged: .* `dvc checkout`$"):
         run(tokenizer_file)
     assert not any(out.exists() for out in OUTS)

@@ -57,3 +57,10 @@ def test_an_unknown_rule_and_a_corpus_not_cleaned_are_one_sentence() -> None:
     Path("data/toy/ledger.parquet").unlink()
     with pytest.raises(UserError, match=r"ledger\.parquet is not there: run `dvc repro clean@toy` first"):
         main("toy")
+
+
+@pytest.mark.parametrize("name", ["../toy", "toy.languages", ".", "", "a/b.c"])
+def test_a_name_that_is_no_corpus_is_repeated_whole(name: str) -> None:
+    with pytest.raises(UserError) as raised:
+        main(name)
+    assert str(raised.value).startswith(f"params.yaml: there is no corpora.{name}: ")
