@@ -4,6 +4,7 @@ import json
 import math
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
