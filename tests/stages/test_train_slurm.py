@@ -81,11 +81,11 @@ def jobs() -> list[str]:
 
 
 def working(folder: Path, rank: bool) -> int:
-    """How many processes work in `folder` that are ranks, or that are not."""
+    """How many processes of the stage work in `folder` that are ranks, or that are not."""
     found = 0
-    for pid in at_work(folder):
+    for process in map(psutil.Process, at_work(folder)):
         with suppress(psutil.Error):  # ended meanwhile
-            found += ("RANK" in psutil.Process(pid).environ()) == rank
+            found += process.cmdline()[1:3] == ["-m", "stages.train"] and ("RANK" in process.environ()) == rank
     return found
 
 
