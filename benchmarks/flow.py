@@ -1,13 +1,15 @@
 """What a flow costs beside `dvc repro`: the same stages, which do nothing, both ways in turn, with a Prefect server that runs.
 
-python benchmarks/flow.py [--stages 9] [--rounds 3]
+    python benchmarks/flow.py [--rounds 3]
 
-Prints the seconds of each, the best of the rounds, and what the flow adds a stage. It counts all that a flow does: the start of the
-process, the plan, a task and a `dvc` for each stage, the metrics. The server is started here, on a free port, and ended.
+A chain of 2 stages and one of 8, so that what a flow costs at all (its process, the plan, the metrics) is told from what each stage adds (a
+task, a `dvc` of its own). Prints both after each round, from the best ones so far, in seconds and in seconds of processor time, which say
+more on a busy machine. The server is started here, on a free port, and ended.
 """
 
 import argparse
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -19,14 +21,16 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
+SHORT, LONG = 2, 8  # stages
+COMMANDS = {"dvc repro": ["dvc", "repro"], "flow": ["pipelines.repro"]}
 PROJECT = Path(__file__).resolve().parent.parent
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="What a flow costs beside `dvc repro`.")
-    parser.add_argument("--stages", type=int, default=9, help="a chain of so many (9, as the pipeline has)")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))  # so that the server is ended
     with tempfile.TemporaryDirectory() as folder:
         top = Path(folder)
         environment = os.environ | {
@@ -54,7 +58,7 @@ def main() -> None:
                 if server.poll() is not None:
                     sys.exit("error: the Prefect server does not start")
                 time.sleep(0.2)
-            measure(top, environment, options.stages, options.rounds)
+            measure(top, environment, options.rounds)
         finally:
             os.killpg(server.pid, signal.SIGKILL)
             server.wait()
@@ -68,19 +72,20 @@ def answers(url: str) -> bool:
         return False
 
 
-def measure(top: Path, environment: dict[str, str], stages: int, rounds: int) -> None:
-    commands = {"dvc repro": ["dvc", "repro"], "flow": ["pipelines.repro"]}
-    times: dict[str, list[float]] = {name: [] for name in commands}
-    idle: dict[str, list[float]] = {name: [] for name in commands}
+def measure(top: Path, environment: dict[str, str], rounds: int) -> None:
+    best: dict[tuple[str, int], tuple[float, float]] = {}
     for turn in range(rounds):
-        for name, command in commands.items():
-            folder = workspace(top / f"{name.replace(' ', '-')}-{turn}", environment, stages)
-            times[name].append(seconds(command, folder, environment))
-            idle[name].append(seconds(command, folder, environment))
-    for name in commands:
-        shown = ", ".join(f"{one:.2f}" for one in times[name])
-        print(f"{name}: {stages} stages {min(times[name]):.2f} s (of {shown}); nothing to do {min(idle[name]):.2f} s")
-    print(f"the flow adds {(min(times['flow']) - min(times['dvc repro'])) / stages:.2f} s a stage")
+        for stages in (SHORT, LONG):
+            for name, command in COMMANDS.items():
+                folder = workspace(top / f"{name.replace(' ', '-')}-{stages}-{turn}", environment, stages)
+                found = seconds(command, folder, environment)
+                print(f"{name}, {stages} stages: {found[0]:.2f} s, {found[1]:.2f} s of processor time", flush=True)
+                before = best.get((name, stages), found)
+                best[name, stages] = (min(before[0], found[0]), min(before[1], found[1]))
+        for at, what in enumerate(("seconds", "seconds of processor time")):
+            more = {stages: best["flow", stages][at] - best["dvc repro", stages][at] for stages in (SHORT, LONG)}
+            each = (more[LONG] - more[SHORT]) / (LONG - SHORT)
+            print(f"round {turn + 1}: a flow adds {more[SHORT] - SHORT * each:.2f} {what}, and {each:.2f} a stage", flush=True)
 
 
 def workspace(folder: Path, environment: dict[str, str], stages: int) -> Path:
@@ -96,14 +101,16 @@ def workspace(folder: Path, environment: dict[str, str], stages: int) -> Path:
     return folder
 
 
-def seconds(command: list[str], folder: Path, environment: dict[str, str]) -> float:
-    began = time.monotonic()
+def seconds(command: list[str], folder: Path, environment: dict[str, str]) -> tuple[float, float]:
+    """How long the command takes, and how long it and all it starts have a processor."""
+    began, used = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
         [sys.executable, "-m", *command], cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True
     )
     if done.returncode != 0:
         sys.exit(f"error: {' '.join(command)} failed:\n{done.stdout}{done.stderr}")
-    return time.monotonic() - began
+    now = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.monotonic() - began, now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
 
 
 if __name__ == "__main__":

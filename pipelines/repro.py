@@ -118,13 +118,16 @@ def reproduce(targets: list[str] | None = None) -> State[None]:
         return Failed(message=str(error))
 
 
+_planned: dict[tuple[Path | str, ...], list[dvc.Step]] = {}  # what the command has asked already, for its flow
+
+
 def plan_and_run(targets: Sequence[str], children: dvc.Children, folder: Path = Path(), held: tuple[int, ...] = ()) -> State[None]:
     """In a flow, run what is not up to date in the workspace `folder`, a task for each stage, and leave the metrics as an artifact.
 
     Each `dvc` has the open files `held`. Raises DvcError as `dvc.plan` does.
     """
     logger = get_run_logger()
-    steps = dvc.plan(targets, folder)
+    steps = _planned.pop((folder, *targets), None) or dvc.plan(targets, folder)
     if not steps:
         return Completed(message=UP_TO_DATE)
     output = LOGS / f"{flow_run.get_scheduled_start_time():%Y%m%dT%H%M%S}-{flow_run.get_name()}"
@@ -204,9 +207,11 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))  # also called by Prefect when it has dealt with the signal
     try:
         check()
-        if not dvc.plan(targets):  # asked before Prefect starts a server, which takes ten seconds
+        steps = dvc.plan(targets)
+        if not steps:  # asked before Prefect starts a server, which takes ten seconds
             print(UP_TO_DATE)
             return 0
+        _planned[Path(), *targets] = steps
         start_server()
         state = reproduce(targets, return_state=True)
     except CheckFailed as error:

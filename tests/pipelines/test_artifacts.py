@@ -1,13 +1,16 @@
-"""What is read from a stage's lines and files for Prefect; that it arrives is tested with the flows."""
+"""What is read from a stage's lines and files for Prefect, and that it arrives there."""
 
+import json
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 from uuid import uuid4
 
 import pytest
 
 from pipelines import artifacts
 from pipelines.artifacts import Progress, key, leave_outputs, link, table
+from tests.pipelines.toy import Toy
 
 
 @pytest.fixture
@@ -94,3 +97,48 @@ def test_a_server_that_is_away_keeps_no_stage_from_ending(monkeypatch: pytest.Mo
     )
     Progress("a").look("a: 1/2 lines (50 %), 1 lines/s")
     assert told == ["an artifact is missing: all attempts failed"]
+
+
+PIPELINE = """\
+stages:
+  train:
+    matrix: {variant: [a]}
+    cmd: python stages/work.py
+    outs: [training.tsv, report.html]
+"""
+WORK = """\
+import os, signal, time
+from pathlib import Path
+
+resumed = Path("saved").exists()
+print(f"train: {1 + resumed}/2 updates ({50 + 50 * resumed} %), 1.0 updates/s, loss 1.000", flush=True)
+if not resumed:
+    Path("saved").touch()
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(60)
+Path("training.tsv").write_text("update\\tloss\\n1\\t1.5\\n2\\t1.0\\n")
+Path("report.html").write_text("<p>a report</p>")
+"""
+
+
+@pytest.mark.slow
+def test_a_stage_that_was_stopped_from_outside_goes_on_and_is_seen_in_prefect(fresh: Toy, server: dict[str, str]) -> None:
+    fresh.environment = fresh.environment | server
+    (fresh.folder / "dvc.yaml").write_text(PIPELINE)
+    (fresh.folder / "stages" / "work.py").write_text(WORK)
+    code, output = fresh.run("pipelines.repro")
+    assert code == 0, output
+    assert "train@a was stopped from outside" in output
+
+    def ask(what: str) -> Any:
+        request = Request(f"{server['PREFECT_API_URL']}/{what}/filter", b"{}", {"Content-Type": "application/json"})
+        with urlopen(request) as answer:
+            return json.load(answer)
+
+    found = {one["key"]: one for one in ask("artifacts") if one["key"].startswith("train-a")}
+    assert json.loads(found["train-a-training"]["data"]) == [{"update": "1", "loss": "1.5"}, {"update": "2", "loss": "1.0"}]
+    assert (fresh.folder / "report.html").as_uri() in found["train-a-report"]["data"]
+    assert found["train-a-progress"]["data"] == 50.0  # of the first try: the second had nothing to tell before it was done
+    assert [(run["name"], run["run_count"]) for run in ask("task_runs")] == [("train@a", 2)]
+    lines = [line["message"] for line in ask("logs")]
+    assert sum(line.startswith("train: 2/2 updates") for line in lines) == 1
