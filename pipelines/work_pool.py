@@ -12,7 +12,7 @@ from typing import Any
 
 # Name: (description, JSON type, default). Those without a default must be given.
 VARIABLES: dict[str, tuple[str, str, Any]] = {
-    "gpus": ("GPUs of the pod.", "integer", 0),
+    "gpus": ("GPUs of the pod, written as a string, as all amounts are.", "string", "0"),
     "claim": ("The PersistentVolumeClaim of the volume that the project lies on.", "string", None),
     "mount_path": ("Where that volume is mounted.", "string", "/work"),
     "shared_memory": ("Size of /dev/shm.", "string", "8Gi"),
