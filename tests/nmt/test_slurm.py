@@ -46,7 +46,7 @@ def folder(tmp_path: Path, slurm: dict[str, str], monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(here)
     yield here
     subprocess.run(["scancel", f"--user={os.geteuid()}"], check=True)
-    wait(lambda: find("work", here) is None, seconds=40)
+    wait(lambda: find("work", here) is None, seconds=100)
     assert at_work(here) == [os.getpid()]
 
 

@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.copy_task import (
@@ -60,7 +62,7 @@ def project(tmp_path: Path, slurm: dict[str, str], monkeypatch: pytest.MonkeyPat
     params(folder)
     yield folder
     ask("scancel", f"--user={os.geteuid()}")
-    wait(lambda: not ask("squeue", "--noheader"), seconds=40)
+    wait(lambda: not ask("squeue", "--noheader"), seconds=100)
     assert at_work(folder) == []
 
 
@@ -78,19 +80,28 @@ def jobs() -> list[str]:
     return ask("squeue", "--noheader", "--format=%A %j %T").splitlines()
 
 
+def working(folder: Path, rank: bool) -> int:
+    """How many processes of the stage work in `folder` that are ranks, or that are not."""
+    found = 0
+    for process in map(psutil.Process, at_work(folder)):
+        with suppress(psutil.Error):  # ended meanwhile
+            found += process.cmdline()[1:3] == ["-m", "stages.train"] and ("RANK" in process.environ()) == rank
+    return found
+
+
 def resumed(output: str) -> list[int]:
     return [int(update) for update in re.findall(r"^train: goes on from update (\d+) ", output, re.M)]
 
 
 def test_two_nodes_leave_the_bytes_of_this_machine(project: Path, local: dict[str, bytes]) -> None:
-    params(project, nodes=2, processes="auto", gpus_per_node=2)
+    params(project, nodes=2, processes="auto", gpus_per_node=1)
     process = start(project, *STAGE)
     wait_for(project, 20, process)
     [training] = (project / ".scratch" / "train").iterdir()
     [(number, name, _)] = [job.split() for job in jobs()]
     assert name == training.name
-    assert len([pid for pid in at_work(project) if Path(f"/proc/{pid}/environ").read_bytes().count(b"\0RANK=")]) == 4
-    output, _ = process.communicate(timeout=60)
+    assert working(project, rank=True) == 2
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
     assert outs(project) == local and len(local) > 2
     assert f"Slurm job {number}: running" in output and output.count("train: 300/300 updates") == 1
@@ -101,7 +112,7 @@ def test_two_nodes_leave_the_bytes_of_this_machine(project: Path, local: dict[st
 def test_stopped_and_cancelled_it_saves_and_the_next_run_goes_on(project: Path, local: dict[str, bytes]) -> None:
     params(project, processes=2)
     reached = 0
-    for number in (signal.SIGINT, signal.SIGTERM, None):
+    for number in (signal.SIGINT, None):
         process = start(project, *STAGE)
         wait_for(project, reached // 20 * 20 + 20, process)
         if number:
@@ -109,7 +120,7 @@ def test_stopped_and_cancelled_it_saves_and_the_next_run_goes_on(project: Path, 
             process.send_signal(number)
         else:
             ask("scancel", jobs()[0].split()[0])
-        output, _ = process.communicate(timeout=40)
+        output, _ = process.communicate(timeout=300)
         [stopped] = map(int, re.findall(r"^stopped at update (\d+), which is saved: ", output, re.M)[:1])
         assert last_saved(project) == stopped > reached and resumed(output) == [reached] * (reached > 0)
         assert at_work(project) == [] and outs(project) == {} and "Traceback" not in output
@@ -140,7 +151,7 @@ def test_a_job_that_is_queued_again_goes_on_under_the_same_client(project: Path,
         wait(lambda times=times: log.read_text().count("train: goes on from update") == times, process)
         wait_for(project, last_saved(project) + 1, process)
         ask(*command)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
     assert len(resumed(output)) == 3 and resumed(output) == sorted(set(resumed(output)))
     assert output.count(f"Slurm job {number}: running") == 4 and output.count(f"Slurm job {number}: completed") == 1
@@ -156,9 +167,10 @@ def test_a_client_that_is_killed_leaves_the_job_and_the_next_one_follows_it(proj
     [job] = jobs()
     dvc.kill()
     dvc.wait()
-    wait(lambda: not [pid for pid in at_work(project) if b"\0RANK=" not in Path(f"/proc/{pid}/environ").read_bytes()])
+    wait(lambda: working(project, rank=False) == 0)
+    assert working(project, rank=True) == 1
     clients = [start(project, *STAGE) for _ in range(2)]
-    outputs = [client.communicate(timeout=60)[0] for client in clients]
+    outputs = [client.communicate(timeout=300)[0] for client in clients]
     assert [client.returncode for client in clients] == [0, 0], outputs
     assert outs(project) == local
     [log] = project.glob(".scratch/train/*/slurm-*.log")
@@ -173,7 +185,7 @@ def test_two_stages_at_once_queue_as_slurm_decides(project: Path, local: dict[st
     params(other, options=["--exclusive", "--nodelist=n1"], train={**TRAIN, "warmup_updates": 30})
     clients = [start(folder, *STAGE) for folder in (project, other)]
     wait(lambda: sorted(job.split()[2] for job in jobs()) == ["PENDING", "RUNNING"])
-    outputs = [client.communicate(timeout=60)[0] for client in clients]
+    outputs = [client.communicate(timeout=300)[0] for client in clients]
     assert [client.returncode for client in clients] == [0, 0], outputs
     assert outs(project) == local and outs(other) and outs(other) != local
 
@@ -186,18 +198,7 @@ def test_a_job_told_another_end_is_followed_by_one_to_the_right_end(project: Pat
     code, output = run(project, *STAGE)
     assert code == 0 and resumed(output) == [60], output
     assert outs(project) == local
-    first.communicate(timeout=60)
-
-
-def test_a_job_that_fails_is_named_with_its_last_lines(project: Path) -> None:
-    params(project, train={**TRAIN, "tokens_per_update": 5})
-    code, output = run(project, *STAGE)
-    error = output[output.index("\nerror: Slurm job") :]
-    assert code == 2 and re.match(
-        r"\nerror: Slurm job \d+ ended as FAILED \(NonZeroExitCode\); the last lines of \S+/slurm-\d+\.log:\n", error
-    )
-    assert "error: train.tokens_per_update is 5, but pair" in error and "Traceback" not in output
-    assert outs(project) == {}
+    first.communicate(timeout=300)
 
 
 def test_parameters_edited_while_the_job_waits_are_refused(project: Path) -> None:
@@ -206,6 +207,9 @@ def test_parameters_edited_while_the_job_waits_are_refused(project: Path) -> Non
     wait(lambda: jobs() != [], client)
     params(project, train={**TRAIN, "warmup_updates": 30})
     ask("scontrol", "release", jobs()[0].split()[0])
-    output, _ = client.communicate(timeout=60)
-    assert client.returncode == 2 and re.search(r"error: parameters, data or code are not those for which Slurm job \d+ was queued", output)
-    assert len(list((project / ".scratch" / "train").iterdir())) == 1 and last_saved(project) == 0
+    output, _ = client.communicate(timeout=300)
+    error = output[output.index("error: Slurm job") :]
+    ended = r"error: Slurm job \d+ ended as FAILED \(NonZeroExitCode\); the last lines of \S+/slurm-\d+\.log:\n"
+    assert client.returncode == 2 and re.match(ended, error)
+    assert re.search(r"error: parameters, data or code are not those for which Slurm job \d+ was queued", error)
+    assert outs(project) == {} and last_saved(project) == 0 and len(list((project / ".scratch" / "train").iterdir())) == 1
