@@ -50,10 +50,11 @@ class Pod:
         threading.Thread(target=self._read, args=(self.process,), daemon=True).start()
 
     def _read(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdout
-        for line in process.stdout:
-            self.log.append((now(), line.rstrip("\n")))
-        self.phase = "Succeeded" if process.wait() == 0 else "Failed"
+        with process:
+            assert process.stdout
+            for line in process.stdout:
+                self.log.append((now(), line.rstrip("\n")))
+        self.phase = "Succeeded" if process.returncode == 0 else "Failed"
 
     def shown(self) -> dict[str, Any]:
         labels = {"jobset.sigs.k8s.io/jobset-name": self.job, "batch.kubernetes.io/job-completion-index": str(self.index)}

@@ -24,6 +24,7 @@ WORK = """\
 import operator, os, sys
 from functools import partial
 from pathlib import Path
+from nmt import cluster
 from nmt.cluster import shared
 from nmt.errors import UserError
 from nmt.hardware import HardwareConfig
@@ -31,8 +32,9 @@ from nmt.scratch import held
 def tasks():
     for number in range({count}):
         yield number
-        assert number < 1100 or seen, "all of them at once"
+        assert number < 2 * cluster.IN_FLIGHT or seen, "all of them at once"
 seen = []
+cluster.IN_FLIGHT = 20
 try:
     with held(Path("work").absolute()) as work:
         for result in shared({function}, tasks(), HardwareConfig(dask={address!r}, patience={patience}), work):
@@ -61,7 +63,7 @@ def dask(tmp_path: Path) -> Iterator[Cluster]:
 def test_results_stand_in_the_order_of_the_tasks_and_what_a_task_raises_is_raised(dask: Cluster) -> None:
     dask.scheduler(allowed_failures=0)
     dask.worker("first")
-    assert work(dask, count=1200) == "True\n"
+    assert work(dask, count=100) == "True\n"
     assert "ZeroDivisionError" in work(dask, "partial(operator.floordiv, 1)")
     assert work(dask, "os._exit").startswith("error: a task was given up, for 1 Dask workers ended over it, ")
 

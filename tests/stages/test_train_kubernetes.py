@@ -1,0 +1,131 @@
+"""The stage `train` with LAUNCHER=kubernetes: the bytes of a training on this machine, whatever becomes of TrainJob and client.
+
+The API server is played on loopback (tests/kubernetes_api.py); what it starts as pods is real: torchrun, the stage, its processes.
+"""
+
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.copy_task import HARDWARE, STAGE, at_work, last_saved, outs, run, start, wait, wait_for, write_corpus, write_params
+from tests.kubernetes_api import Api, serving
+
+TRAIN = dict(updates=120, checkpoint_every=20, microbatches=4)
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What a training on this machine leaves behind, in one process."""
+    folder = tmp_path_factory.mktemp("local")
+    write_corpus(folder / "shards")
+    write_params(folder, **TRAIN)
+    code, output = run(folder, *STAGE)
+    assert code == 0, output
+    return outs(folder)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with shards, and Kubernetes as launcher."""
+    monkeypatch.setenv("LAUNCHER", "kubernetes")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    folder = tmp_path / "volume" / "project"
+    write_corpus(folder / "shards")
+    return folder
+
+
+@pytest.fixture
+def api(tmp_path: Path, project: Path) -> Iterator[Api]:
+    with serving(tmp_path) as found:
+        yield found
+    wait(lambda: at_work(project) == [], seconds=30)
+
+
+def params(folder: Path, nodes: int = 1, train: dict[str, Any] = TRAIN, **wishes: Any) -> None:
+    section = {"nodes": nodes, "image": "nmt", "claim": "project", "mount_path": str(folder.parent), **wishes}
+    write_params(folder, hardware={**HARDWARE, "processes": 1, "patience": 60, "kubernetes": section}, **train)
+
+
+@pytest.mark.essential
+def test_two_nodes_leave_the_bytes_of_this_machine(project: Path, local: dict[str, bytes], api: Api) -> None:
+    params(project, nodes=2)
+    api.held = True
+    process = start(project, *STAGE)
+    wait(lambda: len(api.jobs) == 1, seconds=60)
+    [name] = api.jobs
+    wait(lambda: any(path.endswith("/pods") for _, path in api.requests), seconds=30)
+    time.sleep(1)
+    api.start(name)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    [training] = (project / ".scratch" / "train").iterdir()
+    assert name.startswith(f"train-{training.name}-") and outs(project) == local and len(local) > 2
+    said = re.findall(rf"^TrainJob {name}: (\w+)", output, re.M)
+    assert said[0] == "waiting" and said[-1] == "complete" and "Insufficient nvidia.com/gpu" in output
+    assert output.count("train: 120/120 updates") == 1 and "Traceback" not in output
+    code, output = run(project, *STAGE)
+    assert code == 0 and outs(project) == local and len(api.created) == 1, "a finished training needs no TrainJob"
+
+
+def test_whoever_is_stopped_or_killed_the_next_run_goes_on(project: Path, local: dict[str, bytes], api: Api) -> None:
+    params(project)
+    # The stage is told to stop: its pod saves, and the TrainJob is gone.
+    process = start(project, *STAGE)
+    wait_for(project, 20, process)
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    reached = last_saved(project)
+    assert process.returncode == 143 and f"stopped at update {reached}, which is saved" in output and api.jobs == {}, output
+    assert at_work(project) == [] and outs(project) == {}
+
+    # A pod is killed: the TrainJob fails, and stays for people to look at.
+    process = start(project, *STAGE)
+    wait_for(project, reached + 20, process)
+    [[pod]] = api.pods.values()
+    assert pod.process
+    os.killpg(pod.process.pid, signal.SIGKILL)
+    for rank in at_work(project):
+        if rank != process.pid:
+            os.kill(rank, signal.SIGKILL)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 2 and f"goes on from update {reached} " in output
+    assert re.search(rf"^error: TrainJob \S+ failed \(jobset failed .*\)\n    the last lines of {pod.name}:\n", output, re.M), output
+    assert len(api.jobs) == 1 and len(api.created) == 2 and outs(project) == {}
+
+    # The stage is killed: the next one follows the TrainJob that goes on.
+    process = start(project, *STAGE)
+    wait(lambda: len(api.created) == 3, seconds=60)
+    process.kill()
+    process.communicate()
+    code, output = run(project, *STAGE)
+    assert code == 0 and len(api.created) == 3, output
+    assert outs(project) == local
+
+
+def test_a_refusal_is_one_sentence(project: Path, api: Api) -> None:
+    params(project)
+    api.refused["POST", "/trainjobs"] = 403, "trainjobs.trainer.kubeflow.org is forbidden"
+    assert run(project, *STAGE) == (2, "error: Kubernetes refuses: trainjobs.trainer.kubeflow.org is forbidden (403)\n")
+
+
+def test_pods_that_do_not_see_the_files_are_found_out(project: Path, api: Api) -> None:
+    """Here they end well and leave nothing behind."""
+    params(project)
+    api.held = True
+    process = start(project, *STAGE)
+    wait(lambda: len(api.jobs) == 1, seconds=60)
+    [[pod]] = api.pods.values()
+    pod.phase, pod.conditions = "Succeeded", []
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 2 and re.search(
+        r"^error: job train-\S+ is done, but \S+ holds no training of 120 updates: ", output, re.M
+    ), output
