@@ -6,18 +6,18 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-COLUMNS = {
-    "bleu": "BLEU",
-    "bleu_unseen": "unseen",
-    "bleu_uncased": "uncased",
-    "bleu_intl": "intl",
-    "bleu_moses": "Moses",
-    "bleu_moses_split": "…split",
-    "bleu_moses_split_quotes": "…quotes",
-    "chrf": "chrF",
-    "chrf++": "chrF++",
-    "ter": "TER",
-}
+ROWS = (
+    "bleu",
+    "bleu_unseen",
+    "bleu_uncased",
+    "bleu_intl",
+    "bleu_moses",
+    "bleu_moses_split",
+    "bleu_moses_split_quotes",
+    "chrf",
+    "chrf++",
+    "ter",
+)
 LOOKS: dict[str, Callable[[dict[str, Any]], str]] = {
     "length ratio": lambda found: f"{found['length_ratio']:.3f}",
     "blank": lambda found: f"{found['blank_lines']['hypothesis']:,}",
@@ -33,13 +33,13 @@ def show(sets: dict[str, dict[str, Any]]) -> None:
     for column in table.columns[1:]:
         column.justify = "right"
     signatures: dict[str, str] = {}
-    for metric, title in COLUMNS.items():
+    for metric in ROWS:
         scores = [found[metric] for found in sets.values()]
-        table.add_row(title, *(f"{score['score']:.2f} ± {score['confidence']:.2f}" if score else "none" for score in scores))
-        signatures |= {title: scores[0]["signature"]} if scores[0] else {}
+        table.add_row(metric, *(f"{score['score']:.2f} ± {score['confidence']:.2f}" if score else "none" for score in scores))
+        signatures |= {metric: scores[0]["signature"]} if scores[0] else {}
     for title, look in LOOKS.items():
         table.add_row(title, *map(look, sets.values()))
     console = Console(width=130)
     console.print(table)
-    for title, signature in signatures.items():
-        console.print(f"{title:8} {signature}", soft_wrap=True, highlight=False, markup=False)
+    for metric, signature in signatures.items():
+        console.print(f"{metric:23} {signature}", soft_wrap=True, highlight=False, markup=False)

@@ -23,23 +23,25 @@ from pipelines import dvc
 from pipelines.comparison import compare
 from pipelines.repro import start_server  # sets Prefect up, so before it
 from pipelines.revisions import model, siblings
+from pipelines.telling import telling
 
 from prefect import State, flow  # isort: skip
 from prefect.artifacts import create_markdown_artifact  # isort: skip
 from prefect.states import Completed, Failed  # isort: skip
 
-METRICS = {
-    "bleu": "BLEU",
-    "bleu_unseen": "BLEU, unseen sources",
-    "bleu_uncased": "BLEU, uncased",
-    "bleu_intl": "BLEU, intl tokens",
-    "bleu_moses": "BLEU of Moses tokens",
-    "bleu_moses_split": "… compounds split",
-    "bleu_moses_split_quotes": "… quotes made plain",
-    "chrf": "chrF",
-    "chrf++": "chrF++",
-    "ter": "TER (less is better)",
-}
+# as scores.json has them; README.md tells what each is
+METRICS = (
+    "bleu",
+    "bleu_unseen",
+    "bleu_uncased",
+    "bleu_intl",
+    "bleu_moses",
+    "bleu_moses_split",
+    "bleu_moses_split_quotes",
+    "chrf",
+    "chrf++",
+    "ter",
+)
 COSTS = {
     "parameters": "parameters",
     "updates": "updates",
@@ -56,18 +58,12 @@ def tables(document: dict[str, Any]) -> list[tuple[str, list[str], Rows]]:
     names = [side["name"] for side in document["sides"]]
     found = []
     for name, one in document["sets"].items():
-        rows = [
-            [title, *(_score(value) for value in one["scores"][metric]["values"])]
-            for metric, title in METRICS.items()
-            if metric in one["scores"]
-        ]
+        rows = [[metric, *(_score(value) for value in one["scores"][metric]["values"])] for metric in METRICS if metric in one["scores"]]
         for pair in one["pairs"]:
             for metric, tested in pair["tests"].items():
                 against = f" of {names[pair['side']]}" if len(names) > 2 else ""
-                rows.append([f"p of {METRICS[metric]}{against}, bootstrap", *_at(pair["side"], names, f"{tested['bootstrap_p']:.4f}")])
-                rows.append(
-                    [f"p of {METRICS[metric]}{against}, randomization", *_at(pair["side"], names, f"{tested['randomization_p']:.4f}")]
-                )
+                rows.append([f"p of {metric}{against}, bootstrap", *_at(pair["side"], names, f"{tested['bootstrap_p']:.4f}")])
+                rows.append([f"p of {metric}{against}, randomization", *_at(pair["side"], names, f"{tested['randomization_p']:.4f}")])
             if pair["seeds"]:
                 seeds = pair["seeds"]
                 rows.append(["mean of the seeds", *_at(pair["side"], names, f"{seeds['means'][1]:.2f}", f"{seeds['means'][0]:.2f}")])
@@ -103,7 +99,7 @@ def markdown(document: dict[str, Any]) -> str:
             names = [document["sides"][side]["name"] for side in (0, test["pairs"][0]["side"])]
             shown = [[str(row["line"]), f"{row['gain']:+.1f}", row["source"], row["reference"], *row["hypotheses"]] for row in rows]
             parts += [f"## Largest {kind}, by chrF", _markdown_table(["line", "chrF", "source", "reference", *names], shown)]
-    signatures = [f"- {METRICS[metric]}: `{score['signature']}`" for metric, score in test["scores"].items() if metric in METRICS]
+    signatures = [f"- {metric}: `{score['signature']}`" for metric, score in test["scores"].items() if metric in METRICS]
     return "\n\n".join([*parts, "## Signatures", "\n".join(signatures)]) + "\n"
 
 
@@ -137,11 +133,11 @@ def comparison_of(revisions: Sequence[str], name: str | None, seeds: bool) -> di
     """The comparison of `revisions`, of the model `name` where they have several. Raises DvcError where there is none to make."""
     if len(revisions) < 2:
         raise dvc.DvcError("two revisions at least are compared")
-    with Console(stderr=True).status("comparing: reading the revisions"):
+    with telling("compare") as tell:
+        tell("reading the revisions")
         firsts = [model(revision, name) for revision in revisions]
         sides = [siblings(one) for one in firsts] if seeds else [[one] for one in firsts]
-    with Console(stderr=True).status("comparing: 1,000 samples and 10,000 shuffles of every test set"):
-        return compare(sides, revisions)
+        return compare(sides, revisions, tell)
 
 
 @flow(name="compare", persist_result=False)

@@ -17,6 +17,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,15 +27,16 @@ from ruamel.yaml import YAML
 from pipelines import dvc, significance
 from pipelines.cost import cost, curves
 from pipelines.revisions import Model
+from pipelines.telling import Tell, silent
 from pipelines.verdict import VALID, verdict
 
 EXTREME = 8  # wins, and as many losses
 
 
-def compare(sides: Sequence[Sequence[Model]], names: Sequence[str]) -> dict[str, Any]:
+def compare(sides: Sequence[Sequence[Model]], names: Sequence[str], tell: Tell = silent) -> dict[str, Any]:
     """The document. Each side is one model, or several seeds of it, of which the first stands for all where one is looked at.
 
-    Raises DvcError where no test set can be compared.
+    `tell` is told what it is at. Raises DvcError where no test set can be compared.
     """
     firsts = [side[0] for side in sides]
     scores = [[model.json("scores.json")["sets"] for model in side] for side in sides]
@@ -43,7 +45,11 @@ def compare(sides: Sequence[Sequence[Model]], names: Sequence[str]) -> dict[str,
     if not [name for name in common if name != VALID]:
         raise dvc.DvcError("; ".join(refused) or f"{' and '.join(names)} have no test set in common")
     tables = [[_sentences(model) for model in side] for side in sides]
-    sets = {name: compare_set(name, scores, [[table[table["set"] == name] for table in side] for side in tables]) for name in common}
+    sets = {
+        name: compare_set(name, scores, [[table[table["set"] == name] for table in side] for side in tables], partial(_about, tell, name))
+        for name in common
+    }
+    tell("what differs besides")
     document = {
         "model": firsts[0].name,
         "sides": [
@@ -80,7 +86,9 @@ def comparable(scores: Sequence[dict[str, Any]], names: Sequence[str]) -> tuple[
     return sorted(common, key=lambda name: name == VALID), refused
 
 
-def compare_set(name: str, scores: Sequence[Sequence[dict[str, Any]]], tables: Sequence[Sequence[pd.DataFrame]]) -> dict[str, Any]:
+def compare_set(
+    name: str, scores: Sequence[Sequence[dict[str, Any]]], tables: Sequence[Sequence[pd.DataFrame]], tell: Tell = silent
+) -> dict[str, Any]:
     """Everything about one set: the scores of each side, and each other side against the first."""
     first = [side[0][name] for side in scores]
     signatures = {
@@ -93,21 +101,25 @@ def compare_set(name: str, scores: Sequence[Sequence[dict[str, Any]]], tables: S
         metric: {"signature": signature, "values": [_score(one.get(metric), signature) for one in first]}
         for metric, signature in signatures.items()
     }
-    pairs = [compare_pair(side, tables[0], tables[side]) for side in range(1, len(tables))]
+    pairs = [compare_pair(side, tables[0], tables[side], tell) for side in range(1, len(tables))]
     facts = {key: first[0][key] for key in ("lines", "source_sha256", "reference_sha256")}
     return {**facts, "scores": found, "pairs": pairs}
 
 
-def compare_pair(side: int, baselines: Sequence[pd.DataFrame], systems: Sequence[pd.DataFrame]) -> dict[str, Any]:
+def compare_pair(side: int, baselines: Sequence[pd.DataFrame], systems: Sequence[pd.DataFrame], tell: Tell = silent) -> dict[str, Any]:
     """One side against the first, on the lines of one set: tests, seeds, lengths, the lines that changed most."""
     one, other = baselines[0], systems[0]
     references = list(one["reference"])
     texts = [[list(table["hypothesis"]) for table in tables] for tables in (baselines, systems)]
-    seeds = significance.compare_seeds(texts[0], texts[1], references) if max(map(len, texts)) > 1 else None
+    tests = significance.paired(texts[0][0], texts[1][0], references, tell)
+    seeds = None
+    if max(map(len, texts)) > 1:
+        tell("the seeds")
+        seeds = significance.compare_seeds(texts[0], texts[1], references)
     same = float((one["hypothesis"].to_numpy() == other["hypothesis"].to_numpy()).mean())
     return {
         "side": side,
-        "tests": {metric: asdict(found) for metric, found in significance.paired(texts[0][0], texts[1][0], references).items()},
+        "tests": {metric: asdict(found) for metric, found in tests.items()},
         "seeds": seeds and asdict(seeds),
         "same_lines": round(same, 4),
         "lengths": by_length(one, other),
@@ -189,6 +201,10 @@ def stale(model: Model) -> list[str]:
             if content is not None and hashlib.md5(content).hexdigest() != model.data[model.paths[name]]:
                 warnings.append(f"{model.revision}: {model.paths[name]} is not the one that dvc.lock records: run `dvc repro`")
     return warnings
+
+
+def _about(tell: Tell, name: str, what: str) -> None:
+    tell(f"{name}, {what}")
 
 
 def _sentences(model: Model) -> pd.DataFrame:

@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 from mpmath import betainc
@@ -19,12 +20,16 @@ from numpy.typing import NDArray
 from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest, Result
+
+from pipelines.telling import Tell, silent
 
 LEVEL = 0.05
 SAMPLES = 1000
 SEED = "12345"  # sacreBLEU's own default
 ENOUGH_SEEDS = 3
+LINES = 100  # that are counted between two words of what is done
 
 
 @dataclass(frozen=True)
@@ -63,34 +68,76 @@ class Seeds:
         return min(self.counts) >= ENOUGH_SEEDS
 
 
-def paired(baseline: Sequence[str], system: Sequence[str], references: Sequence[str]) -> dict[str, Paired]:
-    """Of BLEU and chrF, paired bootstrap (Koehn 2004) and approximate randomization (Riezler and Maxwell 2005) as `sacrebleu` has them.
+class Remembering(Metric):
+    """A metric that keeps what it counts of a line, for the other test and for the other system's line where it is the same.
 
-    sacreBLEU gives the same translations p = 1/1001, because no sample differs by more than they do, nor by less. They have p = 1 here.
+    TER takes milliseconds a line, and sacreBLEU's two tests would count each line of each system twice.
+    """
+
+    def remember(self, tell: Tell) -> Self:
+        """Begin, with nothing known; `tell` is told how many lines are counted."""
+        self.known: dict[tuple[str, str], Any] = {}
+        self.tell = tell
+        return self
+
+    def _extract_corpus_statistics(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]] | None) -> Any:
+        assert references is not None
+        lines = list(zip(hypotheses, references[0], strict=True))
+        new = [line for line in dict.fromkeys(lines) if line not in self.known]
+        for start in range(0, len(new), LINES):
+            self.tell(f"{type(self).__name__}: {start:,} of {len(new):,} lines")
+            some = new[start : start + LINES]
+            texts, answers = zip(*some, strict=True)
+            self.known.update(zip(some, super()._extract_corpus_statistics(texts, [answers]), strict=True))
+        return [self.known[line] for line in lines]
+
+
+class Bleu(Remembering, BLEU):
+    """BLEU."""
+
+
+class Chrf(Remembering, CHRF):
+    """chrF."""
+
+
+class Ter(Remembering, TER):
+    """TER."""
+
+
+def paired(baseline: Sequence[str], system: Sequence[str], references: Sequence[str], tell: Tell = silent) -> dict[str, Paired]:
+    """Paired bootstrap (Koehn 2004) and randomization (Riezler and Maxwell 2005) of BLEU, chrF and TER, as `sacrebleu` has them.
+
+    sacreBLEU gives the same translations p = 1/1001, because no sample differs by more than they do, nor by less. They have p = 1 here,
+    and are not tested.
     """
     same = [" ".join(line.split()) for line in baseline] == [" ".join(line.split()) for line in system]
-    found: dict[str, dict[str, tuple[list[Result], str]]] = {"bleu": {}, "chrf": {}}
-    metrics: dict[str, Metric] = {"bleu": BLEU(force=True), "chrf": CHRF()}
+    metrics = {"bleu": Bleu(force=True), "chrf": Chrf(), "ter": Ter()}
+    return {name: _paired(metric.remember(tell), baseline, system, references, same) for name, metric in metrics.items()}
+
+
+def _paired(metric: Remembering, baseline: Sequence[str], system: Sequence[str], references: Sequence[str], same: bool) -> Paired:
+    """The tests of one metric."""
+    found: dict[str, tuple[list[Result], str]] = {}
     with _fixed_seed():
         for test in ("bs", "ar"):
+            metric.tell(f"{type(metric).__name__}: {'bootstrap' if test == 'bs' else 'randomization'}")
             systems = [("baseline", baseline), ("system", system)]
-            signatures, scores = PairedTest(systems, metrics, [references], test_type=test)()
-            for name, title in zip(metrics, signatures, strict=True):
-                results = [result for result in scores[title] if isinstance(result, Result)]
-                found[name][test] = results, str(signatures[title])
-    answer = {}
-    for name, tests in found.items():
-        (first, second), bootstrap = tests["bs"]
-        (_, shuffled), randomization = tests["ar"]
-        answer[name] = Paired(
-            baseline=round(first.score, 2),
-            score=round(second.score, 2),
-            difference=round(second.score - first.score, 2),
-            bootstrap_p=1.0 if same else _p(second),
-            randomization_p=1.0 if same else _p(shuffled),
-            signatures=[bootstrap, randomization],
-        )
-    return answer
+            # Of what is the same a sample says nothing, and the signature is that of the test which is not made.
+            signatures, scores = PairedTest(systems, {"": metric}, [references], test_type=test, n_samples=1 if same else 0)()
+            ((title, signature),) = signatures.items()
+            if same:
+                signature.update(test, PairedTest._DEFAULT_SAMPLES[test])
+            found[test] = [result for result in scores[title] if isinstance(result, Result)], str(signature)
+    (first, second), bootstrap = found["bs"]
+    (_, shuffled), randomization = found["ar"]
+    return Paired(
+        baseline=round(first.score, 2),
+        score=round(second.score, 2),
+        difference=round(second.score - first.score, 2),
+        bootstrap_p=1.0 if same else _p(second),
+        randomization_p=1.0 if same else _p(shuffled),
+        signatures=[bootstrap, randomization],
+    )
 
 
 def compare_seeds(baselines: Sequence[Sequence[str]], systems: Sequence[Sequence[str]], references: Sequence[str]) -> Seeds:

@@ -3,7 +3,7 @@
 import pytest
 
 from nmt.evaluation import Texts, evaluate
-from nmt.score_table import COLUMNS, LOOKS, show
+from nmt.score_table import LOOKS, ROWS, show
 
 
 def test_every_score_look_and_signature_is_shown_for_every_set(capsys: pytest.CaptureFixture[str]) -> None:
@@ -11,10 +11,12 @@ def test_every_score_look_and_signature_is_shown_for_every_set(capsys: pytest.Ca
     sets, _ = evaluate({name: Texts(lines, lines, ["a b c d e", "f g h x j"], [False, False]) for name in ("valid", "news")}, "de")
     sets["news"]["unfinished"] = 1234
     show(sets)
+    scores = {name for name, found in sets["news"].items() if isinstance(found, dict) and "signature" in found}
+    assert set(ROWS) == {"bleu_unseen"} | scores
     shown = capsys.readouterr().out
     assert "valid, 2 lines" in shown and "news, 2 lines" in shown
-    for title in (*COLUMNS.values(), *LOOKS):
+    for title in (*ROWS, *LOOKS):
         assert f" {title} " in shown
     assert shown.count(f"{sets['news']['bleu']['score']:.2f} ± {sets['news']['bleu']['confidence']:.2f}") >= 2
     assert "none" in shown and "unknown" in shown and "1,234" in shown
-    assert f"\nTER      {sets['news']['ter']['signature']}\n" in shown
+    assert f"\nter                     {sets['news']['ter']['signature']}\n" in shown

@@ -71,7 +71,7 @@ def test_two_experiments_are_told_apart_by_what_differs_and_judged(scored: Score
 def test_a_model_compared_with_itself_is_no_different(scored: Scored) -> None:
     found = compared("HEAD", "workspace")
     (pair,) = found["sets"]["test"]["pairs"]
-    assert [(one["difference"], one["bootstrap_p"], one["randomization_p"]) for one in pair["tests"].values()] == [(0, 1, 1)] * 2
+    assert [(one["difference"], one["bootstrap_p"], one["randomization_p"]) for one in pair["tests"].values()] == [(0, 1, 1)] * 3
     assert (pair["same_lines"], pair["wins"], pair["losses"], found["parameters"]) == (1, [], [], [])
     assert "no difference, all translations are the same (p = 1)" in found["verdict"]
 

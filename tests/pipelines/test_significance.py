@@ -3,11 +3,14 @@
 import json
 import math
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sacrebleu.metrics.ter import TER
 
 from pipelines import significance
 from pipelines.significance import Seeds, combine, compare_seeds, paired, student_p
@@ -35,11 +38,11 @@ GOOD, BAD = noisy(REFERENCES, 0.2, 2), noisy(REFERENCES, 0.25, 3)
 def test_randomization_is_that_of_sacrebleus_command_line(tmp_path: Path) -> None:
     for name, lines in (("ref", REFERENCES), ("bad", BAD), ("good", GOOD)):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
-    command = [sys.executable, "-m", "sacrebleu", "ref", "-i", "bad", "good", "-m", "bleu", "chrf", "-f", "json", "--paired-ar"]
+    command = [sys.executable, "-m", "sacrebleu", "ref", "-i", "bad", "good", "-m", "bleu", "chrf", "ter", "-f", "json", "--paired-ar"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     system = json.loads(done.stdout)[1]
     found = paired(BAD, GOOD, REFERENCES)
-    for metric in ("bleu", "chrf"):
+    for metric in ("bleu", "chrf", "ter"):
         (told,) = (value for name, value in system.items() if name.lower().startswith(metric))
         assert found[metric].randomization_p == told["p_value"]
         assert found[metric].score == round(told["score"], 2)
@@ -50,9 +53,35 @@ def test_bootstrap_is_that_of_sacrebleus_command_line(tmp_path: Path) -> None:
     """As text, because sacreBLEU 2.6 cannot write the interval of this test as JSON."""
     for name, lines in (("ref", REFERENCES), ("bad", BAD), ("good", GOOD)):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
-    command = [sys.executable, "-m", "sacrebleu", "ref", "-i", "bad", "good", "-m", "bleu", "-f", "text", "--paired-bs"]
+    command = [sys.executable, "-m", "sacrebleu", "ref", "-i", "bad", "good", "-m", "bleu", "ter", "-f", "text", "--paired-bs"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert f"p = {paired(BAD, GOOD, REFERENCES)['bleu'].bootstrap_p:.4f}" in done.stdout
+    found, values = paired(BAD, GOOD, REFERENCES), re.findall(r"p = (\d\.\d{4})", done.stdout)
+    assert values == [f"{found[metric].bootstrap_p:.4f}" for metric in ("bleu", "ter")]
+
+
+@pytest.mark.slow
+def test_each_line_is_counted_once_for_both_tests_and_where_the_systems_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[tuple[str, str]] = []
+    count = TER._compute_segment_statistics
+
+    def counting(self: TER, hypothesis: str, reference: dict[str, Any]) -> list[Any]:
+        counted.append((hypothesis, " ".join(reference["ref_words"][0])))
+        return count(self, hypothesis, reference)
+
+    monkeypatch.setattr(TER, "_compute_segment_statistics", counting)
+    told: list[str] = []
+    paired(GOOD[:40], [*GOOD[:30], *BAD[30:40]], REFERENCES[:40], told.append)
+    different = sum(good != bad for good, bad in zip(GOOD[30:40], BAD[30:40], strict=True))
+    assert len(counted) == len(set(counted)) == 40 + different
+    assert "Ter: 0 of 40 lines" in told and "Ter: randomization" in told
+
+
+@pytest.mark.slow
+def test_what_is_the_same_has_the_scores_and_signatures_of_the_tests_without_making_them() -> None:
+    found, other = paired(GOOD, GOOD, REFERENCES), paired(GOOD, BAD, REFERENCES)
+    for metric in ("bleu", "chrf", "ter"):
+        assert found[metric].score == found[metric].baseline == other[metric].baseline
+        assert found[metric].signatures == other[metric].signatures
 
 
 @pytest.mark.slow

@@ -78,7 +78,7 @@ def test_links_lead_to_sections_and_ids_are_unique(page: Page) -> None:
 def test_the_page_tells_what_the_document_tells(page: Page) -> None:
     text = page.text()
     for words in (
-        "demo-tiny: <a> against b", "b 1 31.70 none", "It is <noise>.", "stale & old", "31.00 ± 1.50 none", "BLEU +0.20 1 0.4321",
+        "demo-tiny: <a> against b", "b 1 31.70 none", "It is <noise>.", "stale & old", "31.00 ± 1.50 none", "bleu +0.20 1 0.4321",
         "12.5 % of the translations", "3 to 4 17 10.0 12.5 +2.5 20.0 21.0 +1.0", "line 1,234, chrF 50.0 to 0.0", "<b>one</b>",
         "eins & zwei", "nothing", "no line", "too few seeds for a test", "<a> 3 31.00 0.25", "FLOP 1.20e+15 unknown",
         "seeds 1, 2, 3 1", "decode.beam_size 4 1", "nmt/search.py translate", "a" * 12 + " none", "train 54,000 53,000",

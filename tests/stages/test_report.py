@@ -271,7 +271,7 @@ def test_the_papers_row_stands_beside_ours_where_it_has_one(inputs: Path, page: 
     renamed = [row | {"set": "newstest2014" if row["set"] == "test" else row["set"]} for row in table]
     pq.write_table(pa.Table.from_pylist(renamed), inputs / "sentences.parquet")
     text = report(inputs, "wmt14-en-de", "base").text()
-    assert "ours, … quotes made plain 30.00 40.00" in text  # newstest2014 and valid, as set_scores counts them
+    assert "ours, bleu_moses_split_quotes 30.00 40.00" in text  # newstest2014 and valid, as set_scores counts them
     assert "the paper's 27.3 25.8" in text
 
 
