@@ -89,6 +89,13 @@ def working(folder: Path, rank: bool) -> int:
     return found
 
 
+def followed(folder: Path) -> tuple[int, str]:
+    """Exit code and output of the stage in `folder`."""
+    process = start(folder, *STAGE)
+    output, _ = process.communicate(timeout=300)
+    return process.returncode, output
+
+
 def resumed(output: str) -> list[int]:
     return [int(update) for update in re.findall(r"^train: goes on from update (\d+) ", output, re.M)]
 
@@ -105,7 +112,7 @@ def test_two_nodes_leave_the_bytes_of_this_machine(project: Path, local: dict[st
     assert process.returncode == 0, output
     assert outs(project) == local and len(local) > 2
     assert f"Slurm job {number}: running" in output and output.count("train: 200/200 updates") == 1
-    code, output = run(project, *STAGE)
+    code, output = followed(project)
     assert code == 0 and outs(project) == local and "Slurm job" not in output, "a finished training needs no job"
 
 
@@ -130,7 +137,7 @@ def test_stopped_and_cancelled_it_saves_and_the_next_run_goes_on(project: Path, 
             ended = r"^error: Slurm job \d+ ended as CANCELLED; the last lines of .*/slurm-\d+\.log:$"
             assert process.returncode == 2 and re.search(ended, output, re.M)
         reached = stopped
-    code, output = run(project, *STAGE)
+    code, output = followed(project)
     assert code == 0 and resumed(output) == [reached]
     assert outs(project) == local
 
@@ -167,7 +174,7 @@ def test_a_client_that_is_killed_leaves_the_job_and_the_next_one_follows_it(proj
     dvc.wait()
     wait(lambda: working(project, rank=False) == 0)
     assert working(project, rank=True) == 1
-    code, output = run(project, *STAGE)
+    code, output = followed(project)
     assert code == 0 and "goes on" not in output, "one training, from its beginning to its end"
     assert outs(project) == local
     [log] = project.glob(".scratch/train/*/slurm-*.log")
@@ -191,7 +198,7 @@ def test_a_job_told_another_end_is_followed_by_one_to_the_right_end(project: Pat
     first = start(project, *STAGE)
     wait_for(project, 10, first)
     params(project)
-    code, output = run(project, *STAGE)
+    code, output = followed(project)
     assert code == 0 and resumed(output) == [60], output
     assert outs(project) == local
     first.communicate(timeout=300)
