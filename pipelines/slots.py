@@ -23,7 +23,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
@@ -34,8 +34,8 @@ from prefect.exceptions import ObjectNotFound
 
 VARIABLE = "GPU_SLOTS"
 LOCKS = Path(tempfile.gettempdir())
-POLL = 0.2  # seconds between two looks at a lock
-TRY = 2.0  # seconds of waiting for the limit, after which a flow that is being stopped is noticed
+POLL = 0.5  # seconds between two looks
+TRY = 2.0  # seconds for the server to count, should others be faster
 
 SLOTS = len(os.environ.get(VARIABLE, "").split())  # how many this process began with
 
@@ -91,7 +91,7 @@ def make_limit() -> None:
 def place(gpu: bool, stopped: Callable[[], bool], tell: Callable[[str], None]) -> Iterator[Place | None]:
     """A place for a stage, once there is one; None when `stopped` says so before that. `tell` hears what is waited for.
 
-    Raises Prefect's ConcurrencySlotAcquisitionError where the server has no limit.
+    Raises Prefect's ObjectNotFound or ConcurrencySlotAcquisitionError where the server has no limit.
     """
     found = slots()
     with ExitStack() as stack:
@@ -156,13 +156,16 @@ def _locked(devices: list[str]) -> tuple[int, ...]:
 def _counted(stack: ExitStack, stopped: Callable[[], bool], tell: Callable[[str], None]) -> bool:
     """Whether Prefect's limit counts this stage now."""
     told = False
-    while not stopped():
-        try:
-            # Where the lease cannot be renewed, for the server is away, the stage goes on: the lock on its GPU holds all the same.
-            stack.enter_context(concurrency(limit(), strict=True, timeout_seconds=TRY, raise_on_lease_renewal_failure=False))
-            return True
-        except TimeoutError:
+    with get_client(sync_client=True) as client:
+        while not stopped():
+            known = client.read_global_concurrency_limit_by_name(limit())
+            if not known.active or known.active_slots < known.limit:  # looked at first, for Prefect logs each try that fails as an error
+                with suppress(TimeoutError):
+                    # Where the lease cannot be renewed, for the server is away, the stage goes on: the lock on its GPU holds all the same.
+                    stack.enter_context(concurrency(limit(), strict=True, timeout_seconds=TRY, raise_on_lease_renewal_failure=False))
+                    return True
             if not told:
                 tell(f"waiting for the Prefect limit {limit()}")
                 told = True
+            time.sleep(POLL)
     return False

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -16,7 +16,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from pipelines import slots
-from tests.pipelines.toy import Toy
+from tests.pipelines.toy import Toy, wait_until
 
 PIPELINE = """\
 stages:
@@ -170,15 +170,18 @@ def three(fresh: Toy, server: dict[str, str]) -> Toy:
 def set_limit(toy: Toy, count: int) -> None:
     """Have the server of `toy` count to `count`, whatever it has."""
     url = f"{toy.environment['PREFECT_API_URL']}/v2/concurrency_limits/"
-    for method, address, content in (
-        ("POST", url, {"name": slots.limit(), "limit": count}),
-        ("PATCH", url + slots.limit(), {"limit": count}),
-    ):
+
+    def sent(method: str, address: str, content: dict[str, Any]) -> bool:
         request = Request(address, json.dumps(content).encode(), {"Content-Type": "application/json"}, method=method)
         try:
             urlopen(request).close()
         except HTTPError as error:
-            assert error.code == 409, error.read()  # it is there already
+            assert error.code in (409, 503), error.read()
+            return error.code == 409  # it is there already; 503: the server has too much to do
+        return True
+
+    wait_until(lambda: sent("POST", url, {"name": slots.limit(), "limit": count}), "the limit is not made")
+    wait_until(lambda: sent("PATCH", url + slots.limit(), {"limit": count}), "the limit is not set")
 
 
 def record(toy: Toy) -> list[Ran]:
