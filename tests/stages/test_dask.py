@@ -101,7 +101,7 @@ def test_whoever_is_killed_the_bytes_are_those_of_one_process(project: Path) -> 
         process = start("shard", dask=dask.address, patience=2)
         _until(process, "shard", 10)
         dask.kill("second")
-        before = _ends(process, f"error: the Dask scheduler at {dask.address} has had no worker for 2 s (hardware.patience): start some; ")
+        before = _ends(process, f"error: the Dask scheduler at {dask.address} has had no worker for 2 s (hardware.patience): start some ")
         dask.worker("third")
         process = start("shard", dask=dask.address, patience=60)
         _until(process, "shard", len(before) + 10)

@@ -220,7 +220,7 @@ def test_an_unknown_launcher_is_refused(project: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("LAUNCHER", "slurn")
     params(project, 1)
     code, output = run(project, *STAGE)
-    assert (code, output) == (2, "error: LAUNCHER is slurn, but known are local, slurm\n")
+    assert (code, output) == (2, "error: LAUNCHER is slurn, but known are local, slurm, kubernetes\n")
 
 
 def test_a_number_of_processes_that_cannot_share_the_pieces_is_refused(project: Path) -> None:
