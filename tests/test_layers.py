@@ -39,7 +39,7 @@ def test_nmt_knows_no_stage_no_flow_no_dvc_no_prefect() -> None:
 
 
 def test_stages_import_no_stage_but_the_shared_plumbing() -> None:
-    shared = ("stages.params", "stages.command")
+    shared = ("stages.params", "stages.command", "stages.names")
     others = [f"stages.{path.stem}" for path in modules("stages") if f"stages.{path.stem}" not in shared]
     assert wrong_imports("stages", *others, "pipelines", "dvc", "prefect") == []
 
