@@ -23,7 +23,6 @@ from nmt.model import ModelConfig
 from nmt.outputs import whole_folder
 from nmt.progress import Progress
 from nmt.proof import Search, Text, failures, prove
-from nmt.translation import effort
 
 Format = Literal["ctranslate2", "transformers"]
 Precision = Literal["float32", "float16", "int8"]
@@ -56,7 +55,7 @@ def export(
     with export_folder(folder, model) as building:
         engine_of.write(bundle, model, building, precision)
         engine = engine_of.Engine(building, device)
-        work = 2 * sum(map(effort, text.sources))
+        work = 2 * sum(map(len, text.sources))
         with Progress(f"prove {to}", 2 * len(text.sources), "lines", work=work) as progress:
             proof = prove(bundle, engine, precision, text, Search(), device, tokens, progress.advance_by)
         show(proof)

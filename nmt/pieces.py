@@ -23,7 +23,6 @@ from nmt.progress import Progress
 from nmt.ranks import Ranks
 from nmt.scratch import fingerprint, held
 from nmt.search import DecodeConfig
-from nmt.translation import effort
 
 ROOT = Path(__file__).parent.parent
 PIECE_LINES = 2048
@@ -62,14 +61,14 @@ def finish(
     """Write the pieces of `lines` that are this process's and not there yet to `folder`, in files called after `name`.
 
     Returns how many pieces there are in all. `work` makes lines of output of a piece and the number of its first line; `skip` is told
-    how many lines were there already, and their `effort`.
+    how many lines were there already, and their characters.
     """
     count, coming = 0, iter(lines)
     while piece := list(islice(coming, PIECE_LINES)):
         if count % ranks.size == ranks.rank:
             path = _path(folder, name, count)
             if path.exists():
-                skip(len(piece), sum(map(effort, piece)))
+                skip(len(piece), sum(map(len, piece)))
             else:
                 with whole_file(path) as building:
                     write_lines(building, work(piece, 1 + count * PIECE_LINES))
@@ -84,11 +83,11 @@ def finished(folder: Path, name: str, count: int) -> Iterator[str]:
 
 
 def progress_of(label: str, lines: Iterable[str], ranks: Ranks) -> Progress:
-    """Of those of the lines that are this process's, by the `effort` that they are; shown by the first process."""
+    """Of those of the lines that are this process's, by their characters; shown by the first process."""
     count, work = 0, 0.0
     for number, line in enumerate(lines):
         if number // PIECE_LINES % ranks.size == ranks.rank:
-            count, work = count + 1, work + effort(line)
+            count, work = count + 1, work + len(line)
     return Progress(label, count, "lines", visible=ranks.first, work=work)
 
 

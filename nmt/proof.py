@@ -32,7 +32,7 @@ from nmt.lines import is_blank
 from nmt.rescoring import rescore
 from nmt.scoring import bleu
 from nmt.search import DecodeConfig
-from nmt.translation import NOT_IN_A_LINE, Translation, Translator, effort
+from nmt.translation import NOT_IN_A_LINE, Translation, Translator
 
 IDENTICAL = 0.995  # the share of the lines that float32 must give as this model does
 SCORES = 1e-3  # the most by which float32's scores may differ
@@ -117,14 +117,14 @@ def prove(
     tokens: int,
     report: Callable[[int, float], None],
 ) -> dict[str, Any]:
-    """The content of proof.json. `report` is told lines and their `effort` as they are done, each twice: by the model and by the engine.
+    """The content of proof.json. `report` is told lines and their characters as they are done, each twice: by the model and by the engine.
 
     The model decodes at most `tokens` padded source tokens at once.
     """
     sources = bundle.tokenizer.encode(text.sources)
     fits = [len(source) + search.max_length_offset + 1 <= engine.positions for source in sources]
     kept = list(compress(range(len(sources)), fits))
-    report(2 * (len(sources) - len(kept)), 2 * (sum(map(effort, text.sources)) - sum(effort(text.sources[i]) for i in kept)))
+    report(2 * (len(sources) - len(kept)), 2.0 * (sum(map(len, text.sources)) - sum(len(text.sources[i]) for i in kept)))
     ours = _own(bundle, [text.sources[i] for i in kept], search, device, tokens, report)
     theirs = _engine(bundle, engine, [text.sources[i] for i in kept], search, report)
     scores = rescore(bundle.model, [sources[i] for i in kept], [found.ids for found in theirs])
@@ -244,7 +244,7 @@ def _engine(bundle: Bundle, engine: Engine, sources: Sequence[str], search: Sear
             if len(one.ids) > limits[i]:
                 ids = one.ids[: limits[i]]
                 results[i] = replace(one, text=bundle.tokenizer.decode(ids), ids=ids, finished=False)
-        report(len(group), sum(effort(sources[i]) for i in group))
+        report(len(group), float(sum(len(sources[i]) for i in group)))
     return results
 
 

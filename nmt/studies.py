@@ -17,7 +17,7 @@ from nmt.progress import Progress
 from nmt.scoring import bleu
 from nmt.search import DecodeConfig
 from nmt.tokenizer import Tokenizer
-from nmt.translation import Translator, best, effort
+from nmt.translation import Translator, best
 from nmt.validation import held_out_loss
 
 Pair = tuple[str, str]
@@ -99,6 +99,6 @@ def _loss(model: Transformer, src: Sequence[Sequence[int]], tgt: Sequence[Sequen
 
 def _bleu(translator: Translator, pairs: Sequence[Pair], label: str) -> float:
     sources = [source for source, _ in pairs]
-    with Progress(label, len(pairs), "lines", work=sum(map(effort, sources))) as progress:
+    with Progress(label, len(pairs), "lines", work=sum(map(len, sources))) as progress:
         found = translator.translate(sources, report=progress.advance_by)
     return bleu([best(translations) for translations in found], [reference for _, reference in pairs]).score

@@ -23,7 +23,7 @@ from nmt.search import DecodeConfig, Hypothesis, NextLogProbs, beam_search, samp
 
 LONGEST = 2048  # tokens of a source: the memory of attention grows with the square of them
 LONGEST_PREFIX = 256  # tokens: each is a step for every line
-EVEN = 400  # characters of a line whose steps cost as much again as those of many short ones
+STEP = 25  # rows that take as long as a step does besides, about
 MOST_BYTES = 1 << 30  # of a batch, as far as one sentence does not need more
 # A model can spell any byte. These three would end a line, lose its last character, or make the file unreadable.
 NOT_IN_A_LINE = str.maketrans(dict.fromkeys("\n\r\0", " "))
@@ -43,11 +43,6 @@ class Translation:
 def best(translations: Sequence[Translation]) -> str:
     """The text of the best of the translations of a line; of a blank line, which has none, nothing."""
     return translations[0].text if translations else ""
-
-
-def effort(line: str) -> float:
-    """About how much work a line is, to foresee the time: a step for each few characters, and long lines share their steps with few."""
-    return len(line) * (1 + len(line) / EVEN)
 
 
 def near_ties(results: Iterable[Sequence[Translation]], margin: float = 1e-5) -> int:
@@ -83,8 +78,9 @@ class Translator:
     ) -> list[list[Translation]]:
         """Up to `nbest` translations of each line, best first; none of a blank line.
 
-        `report` is told after every step how many lines are done since the last time, and how much of the lines' `effort`. All begin
-        with the pieces of `prefix`. With a `seed`, `nbest` translations are drawn from the model's probabilities instead of
+        `report` is told at every step how many lines are done since the last time, and how much of the work, all of which is as much as
+        the lines have characters. All begin with the pieces of `prefix`. With a `seed`, `nbest` translations are drawn from the model's
+        probabilities instead of
         searched, and stand in the order of drawing; what is drawn depends on the seed and the line.
         Raises UserError when a line is longer than LONGEST or than the model's positions reach; `name` says where the lines come from,
         `first` is the number of the first one there. The same for a prefix longer than LONGEST_PREFIX.
@@ -96,10 +92,14 @@ class Translator:
         todo = [i for i, line in enumerate(lines) if not is_blank(line)]
         for index in todo:
             self._check(len(sources[index]), f"{name}, line {first + index}", "a line", LONGEST, "cut the line")
-        report(len(lines) - len(todo), 0.0)
+        report(len(lines) - len(todo), float(sum(map(len, lines)) - sum(len(lines[i]) for i in todo)))
         beams = self.config.beam_size if seed is None else nbest
-        for batch in self._batches(todo, [len(source) for source in sources], beams):
-            steps = _Steps(sum(effort(lines[i]) for i in batch), len(sources[batch[0]]) + 1, partial(report, 0))
+        batches = self._batches(todo, [len(source) for source in sources], beams)
+        counts = [len(sources[batch[0]]) + 1 for batch in batches]  # steps, if what is written is as long as the longest that is read
+        costs = [count * (len(batch) * beams + STEP) for batch, count in zip(batches, counts, strict=True)]
+        unit = sum(len(lines[i]) for i in todo) / max(1, sum(costs))
+        for batch, count, cost in zip(batches, counts, costs, strict=True):
+            steps = _Steps(cost * unit, count, partial(report, 0))
             found = self._search([sources[i] for i in batch], beams, nbest, begin, seed, steps)
             for index, hypotheses in zip(batch, found, strict=True):
                 results[index] = [Translation(self._text(h.ids), h.score, h.log_prob, len(h.ids) + 1, h.finished) for h in hypotheses]
@@ -151,7 +151,7 @@ class Translator:
 
 
 class _Steps:
-    """Tells the work of a batch step by step, as if it took as many steps as the longest source has tokens."""
+    """Tells the work of a batch step by step, of which it takes about so many."""
 
     def __init__(self, work: float, steps: int, report: Callable[[float], None]) -> None:
         self.left, self.each, self.report = work, work / steps, report

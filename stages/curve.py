@@ -31,7 +31,7 @@ def main(corpus: str, checkpoints: Path, tokenizer: Path, raw: Path, curve: Path
     from nmt.scoring import bleu, chrf
     from nmt.search import DecodeConfig
     from nmt.tokenizer import Tokenizer
-    from nmt.translation import Translator, best, effort
+    from nmt.translation import Translator, best
 
     found = checkpoints_in(checkpoints)
     if not found:
@@ -42,7 +42,7 @@ def main(corpus: str, checkpoints: Path, tokenizer: Path, raw: Path, curve: Path
     source = raw / f"{SET}.{languages.src}"
     sources, references = (list(read_exact(raw / f"{SET}.{language}")) for language in (languages.src, languages.tgt))
     rows = ["update\tbleu\tchrf"]
-    work = len(found) * sum(map(effort, sources))
+    work = len(found) * sum(map(len, sources))
     with Progress("curve", len(found) * len(sources), "lines", work=work) as progress:
         for folder in found:
             try:

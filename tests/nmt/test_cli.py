@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -157,6 +158,51 @@ def test_a_file_is_translated_as_a_stream_is_and_goes_on_after_a_stop(
     assert CliRunner().invoke(app, arguments).exit_code != 0 and not output.exists()
     assert CliRunner().invoke(app, arguments).exit_code == 0
     assert output.read_bytes() == expected and asked == [4, 4, 4, 0, 4, 2]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
+
+
+CHILD = """
+import sys, time
+import nmt.pieces
+from nmt.cli import main
+from nmt.translation import Translator
+
+nmt.pieces.PIECE_LINES = 4
+translate = Translator.translate
+
+
+def counted(self, lines, *rest):
+    print(f"asked {len(lines)}", file=sys.stderr, flush=True)
+    time.sleep(0.1)
+    return translate(self, lines, *rest)
+
+
+Translator.translate = counted
+main()
+"""
+
+
+@pytest.mark.slow
+def test_after_a_kill_at_seven_tenths_only_the_rest_is_translated_and_the_bytes_are_the_same(
+    model_folder: Path, sentences: list[str], tmp_path: Path
+) -> None:
+    source, output = tmp_path / "in", tmp_path / "out"
+    source.write_text("\n".join([*sentences[:37], "", "", sentences[37]]) + "\n")
+    arguments = ["translate", str(model_folder), "--beam", "1"]
+    expected = CliRunner().invoke(app, arguments, input=source.read_text()).stdout_bytes
+    command = [sys.executable, "-c", CHILD, *arguments, "--input", str(source), "--output", str(output)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment) as child:
+        while len(done := [path for path in tmp_path.glob("out.pieces/*/piece.*") if path.suffix != ".part"]) < 7:
+            assert child.poll() is None
+            time.sleep(0.01)
+        child.kill()
+    assert 7 <= len(done) < 10 and not output.exists()
+    done = [path for path in tmp_path.glob("out.pieces/*/piece.*") if path.suffix != ".part"]
+    again = subprocess.run(command, capture_output=True, env=environment, timeout=120)
+    assert again.returncode == 0
+    assert again.stderr.count(b"asked 4\n") == again.stderr.count(b"asked") == 10 - len(done)
+    assert output.read_bytes() == expected and expected.count(b"\n") == 40
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
 
 

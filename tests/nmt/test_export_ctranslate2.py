@@ -9,7 +9,7 @@ import torch
 
 from nmt.bundle import Bundle, load_bundle
 from nmt.export_ctranslate2 import Engine, write
-from nmt.proof import Search
+from nmt.proof import Search, Text, failures, prove
 from nmt.rescoring import rescore
 from nmt.symbols import BOS, PAD, UNKNOWN
 
@@ -46,6 +46,22 @@ def test_the_engine_tells_its_tokens_text_score_and_end(bundle: Bundle, exported
         for one, log_prob in zip(found, log_probs, strict=True):
             assert one.finished and one.score == pytest.approx(log_prob.producible / (len(one.ids) + 1) ** search.alpha, rel=1e-5, abs=1e-5)
     assert not any(one.finished for one in engine.translate(sentences[:20], 1, Search(1, 0.6)))
+
+
+@pytest.mark.slow
+def test_a_beam_of_one_finds_the_same_in_both(bundle: Bundle, exported: Path, sentences: list[str]) -> None:
+    text = Text("source", "reference", sentences[:300], sentences[:300])
+    proof = prove(
+        bundle,
+        Engine(exported, torch.device("cpu")),
+        "float32",
+        text,
+        Search(beam_size=1),
+        torch.device("cpu"),
+        2000,
+        lambda lines, work: None,
+    )
+    assert failures(proof) == [] and proof["compared"] - proof["cut"] > 200 and proof["identical_share"] >= 0.995
 
 
 def test_what_this_project_never_produces_the_engine_does_not_either(model_folder: Path, tmp_path: Path, sentences: list[str]) -> None:

@@ -12,7 +12,6 @@ from nmt.errors import UserError
 from nmt.pieces import finish, finished, progress_of, unfinished
 from nmt.ranks import Ranks
 from nmt.search import DecodeConfig
-from nmt.translation import effort
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +38,7 @@ def test_the_lines_stand_in_order_whoever_worked_on_them(processes: int, lines: 
     assert list(finished(tmp_path, "test", count)) == list(numbered(text, 1))
     assert sorted(done) == sorted(text)
     shares = [progress_of("test", text, Ranks(rank, processes)) for rank in range(processes)]
-    assert sum(one.total or 0 for one in shares) == lines and sum(one.work or 0 for one in shares) == pytest.approx(sum(map(effort, text)))
+    assert sum(one.total or 0 for one in shares) == lines and sum(one.work or 0 for one in shares) == pytest.approx(sum(map(len, text)))
 
 
 def test_what_is_there_is_kept_and_half_a_piece_is_not_there(tmp_path: Path) -> None:
@@ -57,7 +56,7 @@ def test_what_is_there_is_kept_and_half_a_piece_is_not_there(tmp_path: Path) -> 
     skipped: list[tuple[int, float]] = []
     count = finish(tmp_path, "test", text, Ranks(), numbered, lambda *done: skipped.append(done))
     assert list(finished(tmp_path, "test", count)) == ["x", "y", "z", *numbered(text[3:], 4)]
-    assert skipped == [(3, pytest.approx(sum(map(effort, "abc"))))]
+    assert skipped == [(3, pytest.approx(sum(map(len, "abc"))))]
 
 
 def test_the_folder_is_named_by_all_that_decides_the_translations_and_held(

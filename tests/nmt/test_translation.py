@@ -10,13 +10,14 @@ import torch
 import nmt.model
 import nmt.translation
 from nmt.bundle import Bundle, load_bundle
+from nmt.decoder import CachedDecoder
 from nmt.errors import UserError
 from nmt.model import ModelConfig, Transformer
 from nmt.progress import Progress
 from nmt.search import DecodeConfig
 from nmt.symbols import EOS
 from nmt.tokenizer import Tokenizer
-from nmt.translation import Translation, Translator, effort, near_ties
+from nmt.translation import Translation, Translator, near_ties
 
 BLANK = ["", " ", "\t", "\u00a0\u00a0", "\u200b", " \u2003\u200b\ufeff", "\u2028", "\x85", "\x0b\x0c", "\r"]
 ODD = ["😀 house", "дом", "中文", "x\u2028y", "a\u0301", "\u1f600", "<s> </s> <unk> <0x0A>", "▁the", "…", "\ue000"]
@@ -115,7 +116,7 @@ def test_as_many_lines_come_out_as_go_in(tokenizer_file: Path, lines: list[str],
         found = quick.translate(inputs[:count], report=progress.advance_by)
         assert [not result for result in found] == blank[:count]
         assert progress.done == count
-        assert progress.worked == pytest.approx(sum(effort(line) for line in inputs[:count] if line not in BLANK))
+        assert progress.worked == pytest.approx(sum(map(len, inputs[:count])))
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8"])
@@ -180,6 +181,35 @@ def test_sources_are_padded_to_few_widths_and_by_little() -> None:
 def test_near_ties_are_lines_whose_second_best_is_as_good_to_rounding() -> None:
     scores = [[-1.0, -1.5], [-1.0, -1.000001], [-2.0], [], [-3.0, -3.0, -4.0]]
     assert near_ties([[Translation("", score, score, 1, True) for score in found] for found in scores]) == 2
+
+
+def test_the_time_left_is_foreseen_within_a_factor_of_two_however_unequal_the_lines(
+    tokenizer_file: Path, sentences: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that goes on with every step by 1 and 1 for each 40 rows (about what a processor does, at beam 4)."""
+    rng, clock = random.Random(4), [0.0]
+    lines = [" ".join(rng.choices(sentences, k=rng.choice([1, 1, 1, 1, 2, 4, 9]))) for _ in range(300)]
+    copying = translator(saying(Tokenizer.load(tokenizer_file), 270), 6000, max_length_offset=0, beam_size=1)
+    step = nmt.translation.CachedDecoder.__call__
+
+    def timed(self: CachedDecoder, tokens: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
+        clock[0] += 1 + len(tokens) / 40
+        return step(self, tokens, parents)
+
+    monkeypatch.setattr(nmt.translation.CachedDecoder, "__call__", timed)
+    progress = Progress("test", len(lines), "lines", visible=False, work=sum(map(len, lines)))
+    told: list[tuple[float, float, float]] = []  # time, share of the work done, of the lines
+
+    def report(count: int, work: float) -> None:
+        progress.advance_by(count, work)
+        told.append((clock[0], progress.worked / (progress.work or 1), progress.done / len(lines)))
+
+    copying.translate(lines, report=report)  # as many tokens as it reads, whatever they are
+    whole = clock[0]
+    for now, worked, _ in told:
+        if whole / 20 < now < whole * 0.9:
+            assert 0.5 < now * (1 - worked) / worked / (whole - now) < 2
+    assert any(now > whole / 3 and done < 1 / 10 for now, _, done in told)  # counting lines would not do
 
 
 def test_blank_lines_stay_blank_and_the_model_is_not_asked(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
