@@ -25,6 +25,8 @@ CONFIG = """\
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={ports[0]}
+# Ranks meet at a port that is made of the number, and several clusters of tests share this machine.
+FirstJobId={ports[0]}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge

@@ -77,7 +77,7 @@ def test_a_job_is_as_many_ranks_as_asked_for_described_as_torchrun_would(folder:
     for number, rank in enumerate(ranks):
         assert rank["RANK"] == str(number) and rank["WORLD_SIZE"] == "4" and rank["LOCAL_WORLD_SIZE"] == "2"
         assert rank["CUDA_VISIBLE_DEVICES"] == "0,1" and rank["SLURM_JOB_NAME"] == "work" and rank["arguments"] == words
-        assert (rank["MASTER_ADDR"], rank["MASTER_PORT"]) == ("127.0.0.1", str(20000 + job.number))
+        assert (rank["MASTER_ADDR"], rank["MASTER_PORT"]) == ("127.0.0.1", str(20000 + job.number % 10000))
     shown = subprocess.run(["scontrol", "show", "job", str(job.number)], capture_output=True, text=True, check=True).stdout
     for fact in ("Partition=high", "TimeLimit=00:05:00", "NumNodes=2", "CPUs/Task=2", "MinMemoryNode=1M", "TresPerNode=gres:gpu:2"):
         assert fact in shown
@@ -115,7 +115,7 @@ def test_a_job_that_never_began_has_no_log_to_show(folder: Path) -> None:
     assert stop.value.code == 128 + signal.SIGTERM and job.state()[0] == "CANCELLED"
     with pytest.raises(UserError, match=rf"^Slurm job {job.number} ended as CANCELLED.*; it wrote no {job.log}$"):
         job.follow([])
-    forgotten = Job(999_999, job.log)
+    forgotten = Job(job.number + 1000, job.log)
     assert forgotten.state() == ("FORGOTTEN", "")
     forgotten.follow([])  # what became of it, the caller can see from its work
 
