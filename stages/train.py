@@ -133,13 +133,12 @@ def _elsewhere(
     while True:
         job = find()
         if job is None:
-            with held(scratch):
-                found = resumable(scratch / "checkpoints", config)
-                rows = found.state["progress"]["rows"] if found else []
-                if found and found.step >= config.end(rows):
-                    _lay_in_place(scratch / "checkpoints", config, found.step, checkpoints)
-                    _write_table(rows, training)
-                    return
+            found = resumable(scratch / "checkpoints", config)
+            rows = found.state["progress"]["rows"] if found else []
+            if found and found.step >= config.end(rows):
+                _lay_in_place(scratch / "checkpoints", config, found.step, checkpoints)
+                _write_table(rows, training)
+                return
             if submitted:
                 raise UserError(
                     f"job {submitted.number} is done, but {scratch} holds no training of {config.updates} updates: params.yaml was "
