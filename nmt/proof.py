@@ -235,7 +235,7 @@ def _engine(bundle: Bundle, engine: Engine, sources: Sequence[str], search: Sear
     results = [Found("", [], [], 0.0, True) for _ in sources]
     limits = [len(source) + search.max_length_offset for source in bundle.tokenizer.encode(sources)]
     todo = sorted((i for i, source in enumerate(sources) if not is_blank(source)), key=lambda i: -limits[i])
-    report(len(sources) - len(todo), 0.0)
+    report(len(sources) - len(todo), float(sum(map(len, sources)) - sum(len(sources[i]) for i in todo)))
     for start in range(0, len(todo), SENTENCES):
         group = todo[start : start + SENTENCES]
         found = engine.translate([sources[i] for i in group], limits[group[0]] + 1, search)

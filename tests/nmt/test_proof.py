@@ -62,9 +62,11 @@ class Echo:
 
 
 def proof_of(bundle: Bundle, lines: list[str], change: Change = as_it_is, precision: str = "float32") -> dict[str, Any]:
-    done: list[int] = []
-    proof = prove(bundle, Echo(bundle, change), precision, Text("s", "r", lines, lines), Search(), CPU, 1000, done.append)
-    assert sum(done) == 2 * len(lines)
+    done: list[tuple[int, float]] = []
+    proof = prove(
+        bundle, Echo(bundle, change), precision, Text("s", "r", lines, lines), Search(), CPU, 1000, lambda *told: done.append(told)
+    )
+    assert [sum(told) for told in zip(*done, strict=True)] == [2 * len(lines), pytest.approx(2 * sum(map(len, lines)))]
     return proof
 
 
@@ -86,7 +88,7 @@ def test_a_line_beyond_the_engines_positions_is_left_out_and_told(bundle: Bundle
 
 def test_each_line_is_given_the_room_of_its_own_search(bundle: Bundle, sentences: list[str]) -> None:
     engine = Echo(bundle)
-    prove(bundle, engine, "float32", Text("s", "r", ["the", *sentences[:3]], ["the"] * 4), Search(), CPU, 1000, lambda lines: None)
+    prove(bundle, engine, "float32", Text("s", "r", ["the", *sentences[:3]], ["the"] * 4), Search(), CPU, 1000, lambda lines, work: None)
     longest = max(len(ids) for ids in bundle.tokenizer.encode(sentences[:3]))
     assert engine.longest == [longest + 50 + 1]
 

@@ -13,6 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from nmt.config import parse
+from nmt.errors import UserError
 from nmt.search import DecodeConfig, Hypothesis, _top, beam_search, length_penalty, sample
 from nmt.symbols import BOS, EOS, PAD, UNKNOWN
 
@@ -331,3 +333,13 @@ def test_tokens_of_probability_zero_are_never_chosen() -> None:
         table = Table(seed, 4, zeros=0.7)
         [found] = beam_search(Table(seed, 4, zeros=0.7), [3], config(500, 0.6), 500)
         assert_same(found, exhaustive(table, 0, 3, 0.6))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("beam_size", 257), ("beam_size", 0), *(("length_penalty", value) for value in (math.inf, math.nan, 10.1, -0.1))],
+)
+def test_numbers_that_no_search_can_work_with_are_refused(name: str, value: float) -> None:
+    values = config(4).model_dump() | {name: value}
+    with pytest.raises(UserError, match=rf"^decode\.{name} is "):
+        parse(DecodeConfig, values, "decode")
