@@ -17,6 +17,7 @@ COLUMNS = {
     "chrf": "chrF",
     "chrf++": "chrF++",
     "ter": "TER",
+    "comet": "COMET",
 }
 LOOKS: dict[str, Callable[[dict[str, Any]], str]] = {
     "length ratio": lambda found: f"{found['length_ratio']:.3f}",
@@ -34,7 +35,9 @@ def show(sets: dict[str, dict[str, Any]]) -> None:
         column.justify = "right"
     signatures: dict[str, str] = {}
     for metric, title in COLUMNS.items():
-        scores = [found[metric] for found in sets.values()]
+        scores = [found[metric] for found in sets.values() if metric in found]
+        if not scores:
+            continue  # COMET where it is off
         table.add_row(title, *(f"{score['score']:.2f} ± {score['confidence']:.2f}" if score else "none" for score in scores))
         signatures |= {title: scores[0]["signature"]} if scores[0] else {}
     for title, look in LOOKS.items():

@@ -35,6 +35,7 @@ METRICS = {
     "chrf": "chrF",
     "chrf++": "chrF++",
     "ter": "TER (less is better)",
+    "comet": "COMET, times 100",
 }
 COSTS = {
     "parameters": "parameters",

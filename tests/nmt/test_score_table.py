@@ -14,7 +14,14 @@ def test_every_score_look_and_signature_is_shown_for_every_set(capsys: pytest.Ca
     shown = capsys.readouterr().out
     assert "valid, 2 lines" in shown and "news, 2 lines" in shown
     for title in (*COLUMNS.values(), *LOOKS):
-        assert f" {title} " in shown
+        assert (f" {title} " in shown) == (title != "COMET")
     assert shown.count(f"{sets['news']['bleu']['score']:.2f} ± {sets['news']['bleu']['confidence']:.2f}") >= 2
     assert "none" in shown and "unknown" in shown and "1,234" in shown
     assert f"\nTER      {sets['news']['ter']['signature']}\n" in shown
+
+
+def test_comet_is_shown_where_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = ["a b c d e"]
+    show(evaluate({"news": Texts(lines, lines, lines, [False])}, "de", {"news": ([85.34], "model:m")})[0])
+    shown = capsys.readouterr().out
+    assert "85.34 ± 0.00" in shown and "\nCOMET    bs:1000|seed:12345|model:m\n" in shown
