@@ -132,9 +132,16 @@ def score(
     references: Annotated[Path, typer.Argument(help="What they are held against, line by line")],
     language: Annotated[str, typer.Option(help="Code of their language, for the Moses tokens")],
     source: Annotated[Path | None, typer.Option(help="The lines that were translated")] = None,
+    comet: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="COMET too, with this model of the Hugging Face hub, or .ckpt; with --source")
+    ] = None,
 ) -> None:
     """Score translations by every usual metric, after a look at whether they can be scored."""
+    if comet and not source:
+        raise UserError("COMET reads the source too: name it, --source FILE")
     from nmt import shifted
+    from nmt.comet import CometConfig
+    from nmt.comet import comet as comet_scores
     from nmt.evaluation import Texts, evaluate
     from nmt.foreign import LEAST, Profiles
     from nmt.lines import read_lines
@@ -157,7 +164,10 @@ def score(
         print(f"note: whether the texts are in the right language was not checked: that {needed}", file=sys.stderr)
     for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)
-    show(evaluate({hypotheses.name: Texts(sources, reference, system, [False] * len(reference))}, language)[0])
+    texts = Texts(sources, reference, system, [False] * len(reference))
+    model = CometConfig(model=comet, precision="float32") if comet else None
+    found = comet_scores({hypotheses.name: (sources, system, reference)}, model, "auto") if model else None
+    show(evaluate({hypotheses.name: texts}, language, found)[0])
 
 
 @app.command()

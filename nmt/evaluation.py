@@ -3,7 +3,7 @@
 TER takes as long as all the rest together, and the bootstraps as long as the scores, so all of it is spread over the cores.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import compress
@@ -12,7 +12,7 @@ from typing import Any
 from nmt.lines import is_blank, join_whitespace
 from nmt.progress import Progress
 from nmt.remains import repeats
-from nmt.scoring import Scored, bleu, chrf, edits, moses_bleu, rate, sentence_bleu, sentence_chrf, ter
+from nmt.scoring import Scored, bleu, chrf, edits, mean, moses_bleu, rate, sentence_bleu, sentence_chrf, ter
 from nmt.workers import spread
 
 SMALL = 500  # lines: fewer are scored before a second process has started
@@ -30,10 +30,13 @@ class Texts:
     unseen: list[bool]
 
 
-def evaluate(sets: dict[str, Texts], language: str) -> tuple[dict[str, dict[str, Any]], dict[str, LineScores]]:
+def evaluate(
+    sets: dict[str, Texts], language: str, comet: Mapping[str, Scored] | None = None
+) -> tuple[dict[str, dict[str, Any]], dict[str, LineScores]]:
     """Everything that is said of each set, whose target language is `language`: scores, lengths, what looks wrong; and its lines' scores.
 
-    Without unseen lines there is no `bleu_unseen` (None). What takes long is spread over the cores.
+    Without unseen lines there is no `bleu_unseen` (None). `comet` is what `nmt.comet` found of each set, and stands beside the rest.
+    What takes long is spread over the cores.
     """
     tasks: dict[tuple[str, str, int], Callable[[], Any]] = {}
     for name, texts in sets.items():
@@ -70,6 +73,7 @@ def evaluate(sets: dict[str, Texts], language: str) -> tuple[dict[str, dict[str,
             **found[name, "moses", 0],
             **{metric: found[name, metric, 0] for metric in ("chrf", "chrf++")},
             "ter": ter(counted),
+            **({"comet": mean(comet[name])} if comet else {}),
         }
         results[name] = {
             "lines": len(texts.sources),
@@ -84,6 +88,9 @@ def evaluate(sets: dict[str, Texts], language: str) -> tuple[dict[str, dict[str,
             "bleu": found[name, "lines_bleu", 0],
             "ter": (rates, scores["ter"].signature),
         }
+        if comet:
+            found_scores, signature = comet[name]
+            lines[name]["comet"] = [round(score, 2) for score in found_scores], signature
     return results, lines
 
 

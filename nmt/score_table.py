@@ -17,6 +17,7 @@ ROWS = (
     "chrf",
     "chrf++",
     "ter",
+    "comet",
 )
 LOOKS: dict[str, Callable[[dict[str, Any]], str]] = {
     "length ratio": lambda found: f"{found['length_ratio']:.3f}",
@@ -34,7 +35,9 @@ def show(sets: dict[str, dict[str, Any]]) -> None:
         column.justify = "right"
     signatures: dict[str, str] = {}
     for metric in ROWS:
-        scores = [found[metric] for found in sets.values()]
+        scores = [found[metric] for found in sets.values() if metric in found]
+        if not scores:
+            continue  # comet where it is off
         table.add_row(metric, *(f"{score['score']:.2f} ± {score['confidence']:.2f}" if score else "none" for score in scores))
         signatures |= {metric: scores[0]["signature"]} if scores[0] else {}
     for title, look in LOOKS.items():

@@ -9,9 +9,10 @@ paper's BLEU another number than this one is in `nmt.moses`.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,14 +91,17 @@ def edits(hypotheses: Sequence[str], references: Sequence[str]) -> list[tuple[fl
 def ter(counted: Sequence[tuple[float, float]]) -> Score:
     """Corpus translation edit rate (Snover et al. 2006) from the `edits` of its lines; lower is better."""
     counts = np.asarray(counted, dtype=np.float64)  # [lines, 2]
-    rng = np.random.default_rng(int(BOOTSTRAP_SEED))
-    drawn = np.sort([rate(counts[rng.choice(len(counts), size=len(counts))]) for _ in range(BOOTSTRAP_SAMPLES)])
-    outside = BOOTSTRAP_SAMPLES // 40  # 2.5 % at either end
     metric = TER()
     metric.sentence_score("", [""])  # after which it knows its signature
     metric.n_bootstrap, metric.seed = BOOTSTRAP_SAMPLES, BOOTSTRAP_SEED
-    confidence = float(drawn[-1 - outside] - drawn[outside]) / 2
-    return Score(round(rate(counts), 2), round(confidence, 2), str(metric.get_signature()))
+    return Score(round(rate(counts), 2), _confidence(rate, counts), str(metric.get_signature()))
+
+
+def mean(scored: Scored) -> Score:
+    """The score of a set that is the mean of its lines' scores, as a neural metric's is."""
+    scores, signature = np.asarray(scored[0], dtype=np.float64), scored[1]
+    bootstrap = f"bs:{BOOTSTRAP_SAMPLES}|seed:{BOOTSTRAP_SEED}"
+    return Score(round(float(scores.mean()), 2), _confidence(np.mean, scores), f"{bootstrap}|{signature}")
 
 
 def rate(counts: Sequence[tuple[float, float]] | NDArray[np.float64]) -> float:
@@ -114,6 +118,14 @@ def sentence_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score
 def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Scored:
     """chrF2 of each line alone; and the signature."""
     return _line_scores(CHRF(), hypotheses, references)
+
+
+def _confidence(score: Callable[[NDArray[np.float64]], Any], lines: NDArray[np.float64]) -> float:
+    """Half the width of the 95 % interval of `score` by a bootstrap over `lines`, [lines, …]."""
+    rng = np.random.default_rng(int(BOOTSTRAP_SEED))
+    drawn = np.sort([score(lines[rng.choice(len(lines), size=len(lines))]) for _ in range(BOOTSTRAP_SAMPLES)])
+    outside = BOOTSTRAP_SAMPLES // 40  # 2.5 % at either end
+    return round(float(drawn[-1 - outside] - drawn[outside]) / 2, 2)
 
 
 def _bleu(metric: BLEU, hypotheses: Sequence[str], references: Sequence[str], tokens: str | None = None) -> Bleu:

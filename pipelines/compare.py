@@ -41,6 +41,7 @@ METRICS = (
     "chrf",
     "chrf++",
     "ter",
+    "comet",
 )
 COSTS = {
     "parameters": "parameters",

@@ -13,6 +13,8 @@ from ruamel.yaml.error import YAMLError
 from nmt.average import AverageConfig
 from nmt.checkpoint import file_sha256
 from nmt.cleaning import CleaningConfig
+from nmt.comet import ScoreConfig
+from nmt.comet import check as check_comet
 from nmt.config import Config, nearest, parse
 from nmt.errors import UserError
 from nmt.hardware import HardwareConfig
@@ -61,12 +63,16 @@ class Params(Config):
     corpora: dict[Name, Corpus] = Field(min_length=1)
     variants: dict[Name, Variant] = Field(min_length=1)
     decode: DecodeConfig
+    score: ScoreConfig
     hardware: HardwareConfig
 
 
 def main() -> None:
-    """Parse params.yaml and hold its sections against each other. Raises UserError for what is wrong."""
-    check(parse(Params, params.read(), ""))
+    """Parse params.yaml and hold its sections against each other and the machine. Raises UserError for what is wrong."""
+    everything = parse(Params, params.read(), "")
+    check(everything)
+    if everything.score.comet:
+        check_comet(everything.score.comet)
     _refuse_broken_locks()
 
 

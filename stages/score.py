@@ -8,7 +8,7 @@ scores.json: everything, for each set what `nmt.evaluation.evaluate` says, and
                            "bleu": {"score": 26.9, "confidence": 0.5, "signature": "…", …}, "bleu_moses_split": {…}, …}, …},
  "perplexity": {"average": 5.12, "last": 5.31}}            of valid, per piece
 
-sentences.parquet: a row for each line; the metadata of its schema hold the signatures of the columns chrf, bleu and ter
+sentences.parquet: a row for each line; the metadata of its schema hold the signatures of the columns chrf, bleu, ter (and comet, if on)
 set    line  source   reference   hypothesis   unseen  finished  chrf   bleu   ter   source_words  reference_words  hypothesis_words
 valid  1     Turn on  Schalte an  Schalte ein  true    true      71.93  32.47  50.0  2             2                2
 
@@ -31,14 +31,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nmt import foreign, shifted
+from nmt.comet import CometConfig, ScoreConfig, comet
 from nmt.errors import UserError
 from nmt.evaluation import LineScores, Texts, evaluate, standing_in
+from nmt.hardware import HardwareConfig
 from nmt.json_files import read_object
 from nmt.languages import Languages
 from nmt.lines import join_whitespace, read_exact, read_lines
 from nmt.outputs import whole_file
 from nmt.remains import remains
 from nmt.score_table import show
+from nmt.scoring import Scored
 from stages import params
 from stages.command import run
 
@@ -64,18 +67,20 @@ def main(
     Raises UserError for unequal numbers of lines and for text that cannot be scored; no file is written then.
     """
     languages = params.load(f"{section}.languages", Languages)
+    settings = params.load("score", ScoreConfig)
     names = [VALID, *params.value(f"{section}.test")]
     read = {name: read_set(name, translations, raw, languages) for name in names}
     training = [clean / f"train.{language}" for language in (languages.src, languages.tgt)]
     known = foreign.Profiles(*(list(islice(read_exact(path), foreign.SAMPLE)) for path in training))
     warnings = {name: _warn(name, texts, known) for name, texts in read.items()}
+    comet_scores = _comet(read, settings.comet) if settings.comet else None  # first, for more may be amiss there than anywhere else
     wanted = {join_whitespace(line) for texts in read.values() for line in texts.sources}
     seen = standing_in(read_exact(training[0]), wanted)
     sets = {
         name: Texts(texts.sources, texts.references, texts.hypotheses, [join_whitespace(line) not in seen for line in texts.sources])
         for name, texts in read.items()
     }
-    found, lines = evaluate(sets, languages.tgt)
+    found, lines = evaluate(sets, languages.tgt, comet_scores)
     results = {
         name: {
             "source_sha256": _sha256(texts.sources),
@@ -111,11 +116,13 @@ def read_set(name: str, translations: Path, raw: Path, languages: Languages) -> 
 
 
 def headline(results: dict[str, Any], perplexity: float) -> dict[str, dict[str, float]]:
-    """The content of metrics.json. `bleu_unseen` is left out where no line is unseen, and the test sets beyond the limit are."""
+    """The content of metrics.json. What is not there (`bleu_unseen`, `comet`) or beyond the limit is left out."""
     first, *further = [name for name in results if name != VALID]
     numbers = {VALID: {"bleu": results[VALID]["bleu"]["score"], "perplexity": perplexity}}
     numbers[first] = {metric: results[first][metric]["score"] for metric in ("bleu", "bleu_unseen", "chrf") if results[first][metric]}
     room = METRICS_LIMIT - sum(map(len, numbers.values()))
+    if "comet" in results[first] and len(further) < room:
+        numbers[first]["comet"] = results[first]["comet"]["score"]
     return numbers | {name: {"bleu": results[name]["bleu"]["score"]} for name in further[:room]}
 
 
@@ -142,6 +149,11 @@ def _warn(name: str, texts: Translated, known: foreign.Profiles) -> list[str]:
     for warning in warnings:
         print(f"warning: set {name}: {warning}", file=sys.stderr)
     return warnings
+
+
+def _comet(read: dict[str, Translated], config: CometConfig) -> dict[str, Scored]:
+    texts = {name: (found.sources, found.hypotheses, found.references) for name, found in read.items()}
+    return comet(texts, config, params.load("hardware", HardwareConfig).device)
 
 
 def _sha256(lines: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,22 @@ def taught_model_folder(tokenizer_file: Path, sentences: list[str], tmp_path_fac
     }
     save_bundle(folder, model.state_dict(), tokenizer_file, facts)
     return folder
+
+
+@pytest.fixture(scope="session")
+def comet_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Another interpreter, in which `tests/stand_in_comet.py` is installed as unbabel-comet 9.9."""
+    import venv
+
+    folder = tmp_path_factory.mktemp("comet")
+    venv.create(folder, symlinks=True)
+    (packages,) = folder.glob("lib/python3*/site-packages")
+    (packages / "comet").mkdir()
+    shutil.copy(Path(__file__).with_name("stand_in_comet.py"), packages / "comet" / "__init__.py")
+    (packages / "comet" / "known.ckpt").write_text("")
+    (packages / "unbabel_comet-9.9.dist-info").mkdir()
+    (packages / "unbabel_comet-9.9.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: unbabel-comet\nVersion: 9.9\n")
+    return folder / "bin" / "python"
 
 
 def _random_model(folder: Path, tokenizer_file: Path, positions: str) -> Path:

@@ -304,6 +304,14 @@ def test_files_are_scored_with_signatures(tmp_path: Path) -> None:
     assert "|tok:13a|smooth:exp|" in output and "|tok:moses-de-sacremoses" in output
 
 
+def test_comet_is_scored_too_where_asked_for(tmp_path: Path, comet_python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMET_PYTHON", str(comet_python))
+    (tmp_path / "src.en").write_text("abc\n")
+    code, output = score(tmp_path, ["de"], ["f"], "--comet", "Unbabel/known", "--source", str(tmp_path / "src.en"))
+    assert code == 0 and "12.30 ± 0.00" in output and "|model:Unbabel/known|" in output  # (3 + 20 + 100) / 10
+    assert score(tmp_path, ["de"], ["f"], "--comet", "Unbabel/known") == (2, "COMET reads the source too: name it, --source FILE")
+
+
 def test_files_that_cannot_be_scored_are_named_before_any_score(tmp_path: Path) -> None:
     code, output = score(tmp_path, ["eins", "zwei"], ["eins"])
     assert code == 2 and "hyp.de has 2 lines" in output and "ref.de has 1 lines" in output

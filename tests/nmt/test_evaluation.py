@@ -52,6 +52,18 @@ def test_a_set_is_told_with_what_is_wrong_in_it() -> None:
     assert lines["test"]["ter"][0] == [100, 0, 33.33, 100]
 
 
+def test_what_comet_found_stands_beside_the_rest_and_changes_nothing_of_it() -> None:
+    lines = ["a b c d e", "f g h i j"]
+    sets = {name: texts(lines, lines, ["a b c d e", "f g h x j"], [True, False]) for name in ("valid", "test")}
+    without, bare = evaluation.evaluate(sets, "de")
+    found, scored = evaluation.evaluate(sets, "de", {"valid": ([85.344, 20.0], "model:m"), "test": ([1.0, 2.0], "model:m")})
+    comet = {"score": 52.67, "confidence": pytest.approx(32.67, abs=0.01), "signature": "bs:1000|seed:12345|model:m"}  # (85.344 ± 20) / 2
+    assert found["valid"].pop("comet") == comet
+    assert found["test"].pop("comet")["score"] == 1.5
+    assert scored["valid"].pop("comet") == ([85.34, 20.0], "model:m") and scored["test"].pop("comet") == ([1.0, 2.0], "model:m")
+    assert (found, scored) == (without, bare)
+
+
 @pytest.mark.parametrize("unseen", [True, False])
 def test_bleu_of_unseen_lines_is_that_of_all_or_none(unseen: bool) -> None:
     lines = ["a b c d e", "f g h i j"]

@@ -97,6 +97,16 @@ def test_ter_its_interval_and_its_signature_are_those_of_sacrebleu() -> None:
     assert found.confidence == pytest.approx(expected._ci, abs=0.006)  # it sums in 32 bits
 
 
+def test_a_mean_has_the_interval_of_a_mean() -> None:
+    rng = random.Random(4)
+    scores = [rng.gauss(80, 10) for _ in range(2000)]
+    found = scoring.mean((scores, "model:m"))
+    assert found.score == round(sum(scores) / 2000, 2)
+    assert found.confidence == pytest.approx(1.96 * 10 / math.sqrt(2000), rel=0.1)  # the normal distribution's
+    assert found.signature == "bs:1000|seed:12345|model:m"
+    assert scoring.mean(([1.5, 2.5], "")).score == 2 and scoring.mean(([7.0] * 9, "")).confidence == 0
+
+
 def test_the_bleu_of_papers_is_that_of_their_tokens() -> None:
     hypotheses, references = ["Ein 28-jähriger Koch sagte „ja“."], ['Ein 28-jährige Koch sagte "ja".']
     found = scoring.moses_bleu(hypotheses, references, "de")

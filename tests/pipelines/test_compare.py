@@ -9,7 +9,7 @@ import pytest
 
 from pipelines import dvc
 from pipelines.compare import markdown, tables
-from pipelines.comparison import by_length, comparable, compare, extremes
+from pipelines.comparison import by_length, comparable, compare, compare_set, extremes
 from pipelines.revisions import model, siblings
 from pipelines.verdict import verdict
 from tests.pipelines.scored import Scored
@@ -196,6 +196,19 @@ def test_two_tests_that_disagree_leave_it_undecided_and_several_comparisons_lowe
     one["sides"].append({"name": "d"})
     one["sets"]["test"]["pairs"].append(one["sets"]["test"]["pairs"][0] | {"side": 2})
     assert "is undecided" not in verdict(one) and "With 2 comparisons the level of each is 0.025" in verdict(one)
+
+
+def test_comet_is_compared_where_it_was_computed_in_the_same_way() -> None:
+    facts = {"lines": 1, "source_sha256": "s", "reference_sha256": "r"}
+    one = {"score": 85.34, "confidence": 0.5, "signature": "bs:1000|seed:12345|model:m|precision:float32"}
+    other = one | {"score": 84.0, "signature": "bs:1000|seed:12345|model:m|precision:float16"}
+    texts = table(["a b c d"] * 4, [50.0] * 4)
+    cases = [((one, one), ["85.34 ± 0.50"] * 2), ((one, other), ["85.34 ± 0.50", "none"]), ((None, one), ["none", "85.34 ± 0.50"])]
+    for sides, told in cases:
+        scores = [[{"test": facts | ({"comet": side} if side else {})}] for side in sides]
+        found = compare_set("test", scores, [[texts], [texts]])
+        shown = tables(document() | {"sets": {"test": found}})[0][2]
+        assert next(row for row in shown if row[0] == "comet") == ["comet", *told]
 
 
 def test_markdown_escapes_and_has_every_table() -> None:

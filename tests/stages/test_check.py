@@ -83,12 +83,23 @@ def test_the_projects_own_file_passes() -> None:
         ("corpora.wmt14-en-de.source.sets.train.0.scr", "x", "corpora.wmt14-en-de.source.sets.train.0.scr is unknown: did you mean src?"),
         ("corpora.demo.tokenizer.vocab_size", "8000", "corpora.demo.tokenizer.vocab_size is '8000': input should be a valid integer"),
         ("decode.beam", 4, "decode.beam is unknown: did you mean beam_size?"),
+        ("score", DELETED, "score is missing"),
+        ("score.comet", {"model": "Unbabel/wmt22-comet-da"}, "score.comet.precision is missing"),
+        ("score.comet", {"model": "m", "precision": "float16", "batch": 1}, "score.comet.batch is unknown: known are model, precision"),
         ("hardware.threads", 0, "hardware.threads is 0: input should be 'auto' or is 0: input should be greater than or equal to 1"),
         ("hardware.device", "gpu", "hardware.device is 'gpu': input should be 'auto', 'cpu' or 'cuda'"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named_in_one_sentence(path: str, value: Any, expected: str) -> None:
     assert message({path: value}).startswith(expected)
+
+
+def test_comet_is_asked_for_before_any_work(comet_python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COMET_PYTHON", raising=False)
+    asked = {"score.comet": {"model": "Unbabel/wmt22-comet-da", "precision": "float32"}}
+    assert message(asked).startswith("COMET runs in an interpreter of its own, and COMET_PYTHON names none")
+    monkeypatch.setenv("COMET_PYTHON", str(comet_python))
+    main()
 
 
 @pytest.mark.parametrize("name", ["dropout0.2", "a/b", "..", "", "with space", "-x", 3])

@@ -31,7 +31,10 @@ def document(**changes: Any) -> dict[str, Any]:
         "lines": 4307,
         "source_sha256": "5" * 64,
         "reference_sha256": "6" * 64,
-        "scores": {"bleu": {"signature": SIGNATURE, "values": values}},
+        "scores": {
+            "bleu": {"signature": SIGNATURE, "values": values},
+            "comet": {"signature": "model:m", "values": [None, {"score": 85.34, "confidence": 0.5}]},
+        },
         "pairs": [pair],
     }
     return {
@@ -82,7 +85,7 @@ def test_the_page_tells_what_the_document_tells(page: Page) -> None:
         "12.5 % of the translations", "3 to 4 17 10.0 12.5 +2.5 20.0 21.0 +1.0", "line 1,234, chrF 50.0 to 0.0", "<b>one</b>",
         "eins & zwei", "nothing", "no line", "too few seeds for a test", "<a> 3 31.00 0.25", "FLOP 1.20e+15 unknown",
         "seeds 1, 2, 3 1", "decode.beam_size 4 1", "nmt/search.py translate", "a" * 12 + " none", "train 54,000 53,000",
-        SIGNATURE, "6" * 64,
+        SIGNATURE, "comet none 85.34 ± 0.50", "6" * 64,
     ):  # fmt: skip
         assert words in text, words
 

@@ -290,6 +290,17 @@ def test_without_unseen_lines_the_page_says_so(inputs: Path) -> None:
     assert "BLEU, unseen sources none all were trained on" in report(inputs).text()
 
 
+def test_comet_is_a_row_where_it_is(inputs: Path, page: Page) -> None:
+    assert "COMET" not in page.text()
+    change_sets(
+        inputs,
+        valid=set_scores(31, 3) | {"comet": score(85.34, confidence=0.25)},
+        test=set_scores(21, 3) | {"comet": score(80.12, confidence=0.5)},
+    )
+    text = report(inputs).text()
+    assert "comet 85.34 ± 0.25 80.12 ± 0.50" in text and "at:80.12" in text
+
+
 def test_warnings_stand_above_the_scores(inputs: Path) -> None:
     change_sets(inputs, valid=set_scores(31, 3), test=set_scores(21, 3) | {"warnings": ["9 hypotheses still hold `&quot;`"]})
     text = report(inputs).text()

@@ -35,7 +35,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def add_sets(*tests: str) -> None:
     """Name the test sets in params.yaml and write all files of each."""
-    Path("params.yaml").write_text(f"corpora: {{demo: {{languages: {{src: en, tgt: de}}, test: [{', '.join(tests)}]}}}}")
+    corpora = f"corpora: {{demo: {{languages: {{src: en, tgt: de}}, test: [{', '.join(tests)}]}}}}"
+    Path("params.yaml").write_text(f"{corpora}\nscore: {{comet: null}}\nhardware: {{device: cpu}}\n")
     for name in ("valid", *tests):
         write(f"raw/{name}.en", SOURCES)
         write(f"raw/{name}.de", REFERENCES)
@@ -97,6 +98,7 @@ def test_every_score_has_a_signature_and_metrics_hold_numbers_only(project: Path
     score()
     for found in read("scores.json")["sets"].values():
         assert all("version:" in value["signature"] for value in found.values() if isinstance(value, dict) and "score" in value)
+    assert "comet" not in pq.read_table("sentences.parquet").column_names
     assert list(read("metrics.json")) == ["valid", "first", "second", "third", "fourth"]
     assert len(numbers(read("metrics.json"))) == METRICS_LIMIT
     assert all(isinstance(number, float) for number in numbers(read("metrics.json")))
@@ -132,6 +134,46 @@ def test_a_second_run_writes_the_same_bytes(project: Path, monkeypatch: pytest.M
     monkeypatch.setenv("SACREBLEU_SEED", "99")
     score()
     assert [Path(name).read_bytes() for name in OUTPUTS] == first
+
+
+def turn_comet_on(model: str) -> None:
+    text = Path("params.yaml").read_text()
+    Path("params.yaml").write_text(text.replace("comet: null", f"comet: {{model: {model}, precision: float32}}"))
+
+
+def test_comet_stands_in_every_output_where_it_is_on(project: Path, comet_python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMET_PYTHON", str(comet_python))
+    turn_comet_on("Unbabel/known")
+    score()
+    sides = zip(SOURCES, HYPOTHESES, REFERENCES, strict=True)
+    lines = [round((len(source) + 10 * len(hypothesis) + 100 * len(reference)) / 10, 2) for source, hypothesis, reference in sides]
+    found = read("scores.json")["sets"]["test"]["comet"]
+    assert found["score"] == read("metrics.json")["test"]["comet"] == pytest.approx(sum(lines) / 5)
+    assert found["confidence"] > 0
+    table = pq.read_table("sentences.parquet")
+    assert [row["comet"] for row in table.to_pylist() if row["set"] == "test"] == lines
+    assert found["signature"] == f"bs:1000|seed:12345|{table.schema.metadata[b'comet'].decode()}"
+
+
+@pytest.mark.parametrize(("tests", "numbers_in_all", "there"), [(3, 8, True), (4, 8, False)])
+def test_comet_is_no_ninth_number(
+    project: Path, comet_python: Path, monkeypatch: pytest.MonkeyPatch, tests: int, numbers_in_all: int, there: bool
+) -> None:
+    monkeypatch.setenv("COMET_PYTHON", str(comet_python))
+    add_sets(*(f"test{number}" for number in range(tests)))
+    turn_comet_on("Unbabel/known")
+    score()
+    metrics = read("metrics.json")
+    assert len(numbers(metrics)) == numbers_in_all and ("comet" in metrics["test0"]) == there
+    assert sum("bleu" in found for found in metrics.values()) == tests + 1
+
+
+def test_where_comet_cannot_run_nothing_is_written(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMET_PYTHON", "/bin/false")
+    turn_comet_on("Unbabel/known")
+    with pytest.raises(UserError, match="COMET_PYTHON is /bin/false"):
+        score()
+    assert not any(Path(name).exists() for name in OUTPUTS)
 
 
 @pytest.mark.parametrize("short", ["raw/test.en", "raw/test.de", "translations/test.txt", "translations/valid.nbest.jsonl"])
