@@ -3,18 +3,15 @@
 DVC's Python interface is read for the graph and for the files of revisions alone. All else is its command line, in child
 processes, because that is what DVC keeps stable and what people type.
 
-A stage runs in a session of its own and writes into a file, not a pipe. So a flow that dies takes no training with it (a
-pipe would, at the next line it prints), and the flow can send SIGINT to the whole group: the `dvc` in it ignores that
-signal while a stage runs, the stage saves its work and ends, and `dvc` gives its locks back. SIGTERM would kill `dvc`
-first and leave the stage alone, its result never recorded. For the same reason no death of the parent is passed on
-(PR_SET_PDEATHSIG): it reaches `dvc` alone, which ignores it. What outlives its flow ends by itself and stands in
-dvc.lock; until then DVC calls its files busy, and `plan` says who has them.
+A stage writes into a file, not a pipe, and runs below a guard (pipelines/guard.py), in a session of its own. So no Ctrl-C of the
+terminal reaches it, and when the flow stops or dies, however it does, the stage saves its work and ends, and `dvc` gives its locks back.
+(A SIGTERM would kill `dvc` first, and a stage that ends then is never recorded.) Until it has ended DVC calls its files busy: `plan` waits
+for that long, and then says who has them.
 """
 
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -30,6 +27,8 @@ from dvc.exceptions import DvcException
 from dvc.repo import Repo
 from dvc.repo.reproduce import get_active_graph, plan_repro
 
+from pipelines import guard
+
 POLL = 0.2  # seconds between two looks at a running stage
 BUSY = re.compile(
     r"^ERROR: (?:failed to reproduce '[^']*': )?'(?P<path>[^\n]*)' is busy, it is being blocked by:\n(?P<blockers>(?:  \(PID .*\n)+)", re.M
@@ -37,10 +36,16 @@ BUSY = re.compile(
 BLOCKER = re.compile(r"\(PID (\d+)\): (.*)")
 STOPPED = re.compile(r"^ERROR: .*exited with (?:143|130|-15|-2)$", re.M)  # by SIGTERM or SIGINT, which a stage answers by saving its work
 NO_LOCK = re.compile(r"^ERROR: .*Unable to acquire lock", re.M)
+HELD = re.compile(r"^error: (\S+ is in use by process .*)$", re.M)  # of a stage: its scratch folder
+PATIENCE = guard.GRACE_SECONDS + 5  # for which a plan waits for a stage that a dead flow has left to save its work
 
 
 class DvcError(Exception):
     """DVC cannot do what is asked of it, and the user can put it right. The message is one sentence."""
+
+
+class Busy(DvcError):
+    """Another process holds what is needed."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +153,8 @@ def experiment(commit: str, name: str) -> str:
 def busy(text: str) -> str | None:
     """One sentence on who holds what, where `text` ends the output of a `dvc` that was kept out by another process, else None."""
     found = BUSY.search(text)
+    if found is None and (held := HELD.search(text)):
+        return held[1]
     if found is None:
         return "another DVC process holds the lock of this workspace: try again when it has ended" if NO_LOCK.search(text) else None
     blockers = BLOCKER.findall(found["blockers"])
@@ -187,11 +194,11 @@ class Children:
             if self.stopped:
                 return None
             child = subprocess.Popen(
-                _dvc("repro", "--single-item", stage),
+                [sys.executable, "-P", guard.__file__, *_dvc("repro", "--single-item", stage)],
                 cwd=folder,
                 pass_fds=held,
                 env=environment,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,  # let go of by `stop`, and by our death
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -200,19 +207,17 @@ class Children:
             return child
 
     def stop(self, grace: float) -> None:
-        """Have every running stage save its work and end (SIGINT); kill what is left of it after `grace` seconds."""
+        """Have every running stage save its work and end; what is left of it after `grace` seconds is killed."""
         with self._lock:
             self.stopped = True
             running = [child for child in self._started if child.poll() is None]
         for child in running:
-            _signal(child, signal.SIGINT)
-        deadline = time.monotonic() + grace
+            assert child.stdin is not None
+            with suppress(BrokenPipeError):  # it has ended meanwhile
+                child.stdin.write(str(grace).encode())
+                child.stdin.close()
         for child in running:
-            try:
-                child.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                _signal(child, signal.SIGKILL)
-                child.wait()
+            child.wait()
 
 
 def follow(child: subprocess.Popen[bytes], log: Path) -> Iterator[str]:
@@ -234,6 +239,8 @@ def follow(child: subprocess.Popen[bytes], log: Path) -> Iterator[str]:
                     child.wait(POLL)
         if pending:
             yield _shown(pending)
+    if child.stdin is not None:
+        child.stdin.close()
 
 
 def last_lines(log: Path, count: int) -> list[str]:
@@ -244,8 +251,18 @@ def last_lines(log: Path, count: int) -> list[str]:
 
 
 def _changed(stages: Sequence[str], folder: Path) -> set[str]:
-    """Those of `stages` that differ from dvc.lock now. Raises DvcError where another process runs one of them."""
-    return set(json.loads(_output("status", "--json", *stages, folder=folder)))
+    """Those of `stages` that differ from dvc.lock now. Raises DvcError where another process runs one of them for longer than PATIENCE."""
+    deadline, told = time.monotonic() + PATIENCE, False
+    while True:
+        try:
+            return set(json.loads(_output("status", "--json", *stages, folder=folder)))
+        except Busy as reason:
+            if time.monotonic() > deadline:
+                raise
+            if not told:
+                print(f"waiting up to {PATIENCE:.0f} seconds: {reason}", file=sys.stderr, flush=True)
+                told = True
+            time.sleep(1)
 
 
 def _dvc(*arguments: str) -> list[str]:
@@ -257,14 +274,10 @@ def _output(*arguments: str, folder: Path = Path()) -> str:
     """What `dvc` prints in `folder`. Raises DvcError with its complaint."""
     done = subprocess.run(_dvc(*arguments), cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode != 0:
-        raise DvcError(busy(done.stderr) or f"dvc {arguments[0]}: {_one_line(done.stderr)}")
+        if reason := busy(done.stderr):
+            raise Busy(reason)
+        raise DvcError(f"dvc {arguments[0]}: {_one_line(done.stderr)}")
     return done.stdout
-
-
-def _signal(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    """Send the signal to the child's group, unless the child has ended meanwhile."""
-    if child.poll() is None:
-        os.killpg(child.pid, number)
 
 
 def _group(pid: int) -> int:

@@ -1,8 +1,9 @@
 """`python -m pipelines.repro [TARGET ...]`: what `dvc repro` does, as a Prefect flow with one task per DVC stage.
 
 It ends with the same dvc.lock. Prefect adds the view of a run (states, times, logs, the metrics as an artifact), the rest
-of the pipeline where a stage fails, and a stop that lets every stage save its work: on Ctrl-C, SIGTERM and Prefect's
-cancellation. DVC stays the only cache and the only owner of the graph, so no task caches or stores anything.
+of the pipeline where a stage fails, and a stop that lets every stage save its work: on Ctrl-C, SIGTERM, Prefect's
+cancellation, and when the flow itself is killed. DVC stays the only cache and the only owner of the graph, so no task caches or stores
+anything.
 
 Exit codes: 0 done or nothing to do, 1 a stage failed, 2 the parameters or the request are wrong (or what `stages.check`
 says), 130 stopped by Ctrl-C, 143 by SIGTERM. Every stage's output is kept in .scratch/logs/<start>-<flow run>/<stage>.log.
@@ -25,6 +26,7 @@ os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 os.environ.setdefault("DO_NOT_TRACK", "1")
 os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "120")  # of 20, which a small machine needs at the first start
 
+import psutil  # noqa: E402
 from prefect import State, flow, get_client, get_run_logger, task  # noqa: E402
 from prefect.cache_policies import NO_CACHE  # noqa: E402
 from prefect.futures import PrefectFuture  # noqa: E402
@@ -32,12 +34,12 @@ from prefect.runtime import flow_run  # noqa: E402
 from prefect.states import Cancelled, Completed, Failed  # noqa: E402
 from prefect.task_runners import ThreadPoolTaskRunner  # noqa: E402
 
-from pipelines import artifacts, dvc, slots  # noqa: E402
+from pipelines import artifacts, dvc, guard, slots  # noqa: E402
 
 # A training takes the whole machine, and two at once take far more than twice as long. One after the other, in DVC's order, also
 # makes a first dvc.lock the same to the byte (DVC appends each stage when it ends). With slots, `slots.place` has them wait.
 AT_ONCE = None if slots.SLOTS else 1
-GRACE = 25.0  # seconds to save a checkpoint: Prefect's runner kills a cancelled flow after 30
+GRACE = guard.GRACE_SECONDS
 LAST_LINES = 15  # of a failed stage's output, shown at the end
 LOGS = Path(".scratch/logs")
 NOTHING_TO_DO = "nothing to do"
@@ -191,8 +193,19 @@ def start_server() -> None:
     try:
         with get_client(sync_client=True):
             pass
+        for server in psutil.Process().children():
+            _end_with_us(server.pid)
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+_pipes: list[subprocess.Popen[bytes]] = []  # whose other ends are open for as long as this process lives
+
+
+def _end_with_us(pid: int) -> None:
+    """Have a process end when this one does, by SIGKILL too: a shell waits until nobody holds the other end of its pipe."""
+    command = ["sh", "-c", f"cat; kill {pid} 2> /dev/null"]
+    _pipes.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True))
 
 
 def main() -> int:

@@ -8,6 +8,8 @@ Exit codes: 0 stopped, 2 prefect.yaml, the request or the server is wrong, for a
 """
 
 import argparse
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,8 +17,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-import pipelines.repro  # noqa: F401  # sets Prefect up, so before it
-from pipelines import slots
+from pipelines import slots, zombies  # they set Prefect up, so before it
 
 from prefect import serve  # isort: skip
 from prefect.client.schemas.objects import ConcurrencyLimitConfig  # isort: skip
@@ -74,9 +75,12 @@ def main() -> int:
             raise ServeError("no Prefect server is named: `prefect server start` starts one, PREFECT_API_URL says where it is")
         found = deployments(names)
         slots.make_limit()
-    except (ServeError, slots.SlotError) as error:
+        zombies.watch()
+    except (ServeError, slots.SlotError, zombies.NoServer) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    # On Ctrl-C Prefect's runner leaves at once, and nobody says how the flows end, which hear it too; on SIGTERM it waits for them.
+    signal.signal(signal.SIGINT, lambda number, frame: os.kill(os.getpid(), signal.SIGTERM))
     serve(*found, pause_on_shutdown=False)
     return 0
 

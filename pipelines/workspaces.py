@@ -1,7 +1,7 @@
 """Workspaces for experiments: git worktrees of one commit, which share the project's DVC cache and its scratch folder.
 
 .scratch/workspaces/table3-tiny-demo-A1-2017/       the worktree, while its experiment runs
-.scratch/workspaces/table3-tiny-demo-A1-2017.lock   held by the flow, and by the `dvc` in the worktree, which outlives a flow that is killed
+.scratch/workspaces/table3-tiny-demo-A1-2017.lock   held by the flow, and by what saves its work there when that is killed
 
 A workspace is made anew for each attempt, so that nothing torn is ever gone on from: finished stages come back from the cache, an
 unfinished training from the scratch folder.

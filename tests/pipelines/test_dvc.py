@@ -55,7 +55,8 @@ def test_a_pipeline_that_dvc_cannot_read_is_explained_in_one_line(toy: Toy) -> N
         dvc.plan([])
 
 
-def test_a_stage_that_another_process_runs_is_named_with_what_stops_it(toy: Toy) -> None:
+def test_a_stage_that_another_process_runs_is_named_with_what_stops_it(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dvc, "PATIENCE", 0.5)
     toy.set("a: {x: 1}", "a: {x: 3}")
     toy.touch("train-a.hold")
     running = toy.start("dvc", "repro", "-s", "train@a")
@@ -66,7 +67,7 @@ def test_a_stage_that_another_process_runs_is_named_with_what_stops_it(toy: Toy)
         dvc.plan([])
     children, log = dvc.Children(), Path("train.log")
     child = children.start("train@a", log)
-    assert child is not None and child.wait() != 0
+    assert child is not None and list(dvc.follow(child, log)) and child.returncode != 0
     for sentence in (str(caught.value), dvc.busy(log.read_text())):
         assert sentence is not None and sentence.startswith("model-a is in use by ") and f"(process {running.pid})" in sentence
         assert "\n" not in sentence
@@ -105,11 +106,31 @@ def test_stop_lets_the_stage_save_and_dvc_give_its_locks_back(fresh: Toy) -> Non
     wait_until(lambda: "waiting" in log.read_text(), "the stage's output does not come at once")
     children.stop(grace=60)
     assert "saved" in "".join(dvc.follow(child, log))
-    assert child.returncode not in (0, -signal.SIGKILL)
+    assert child.returncode not in (0, 128 + signal.SIGKILL)
     assert Path("prepare.saved").exists()
     assert fresh.read(".dvc/tmp/rwlock") == "{}"
     assert children.start("other", Path("logs/other.log")) is None
     assert fresh.processes() == []
+
+
+def test_a_plan_waits_for_a_stage_that_a_dead_flow_has_left(
+    toy: Toy, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy.set("a: {x: 1}", "a: {x: 3}")
+    toy.touch("train-a.hold")
+    running = toy.start("dvc", "repro", "-s", "train@a")
+    toy.wait_for("train-a.started")
+    sleep = time.sleep
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "sleep", lambda seconds: (Path("train-a.hold").unlink(missing_ok=True), sleep(seconds)))
+        assert stages(["train"]) == []
+    assert capsys.readouterr().err.startswith("waiting up to 30 seconds: model-a is in use by ")
+    running.communicate()
+
+
+def test_a_scratch_folder_in_use_is_no_failure_of_the_stage() -> None:
+    log = "error: .scratch/train/6f1c is in use by process 7, since 2026-01-01 10:00:00: wait until it ends, or stop it\nERROR: failed to"
+    assert dvc.busy(log) == log.partition("\n")[0].removeprefix("error: ")
 
 
 def test_a_stage_runs_with_the_python_of_the_flow(fresh: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +140,9 @@ def test_a_stage_runs_with_the_python_of_the_flow(fresh: Toy, monkeypatch: pytes
     other.chmod(0o755)
     monkeypatch.setenv("PATH", f"{other.parent}:{fresh.environment['PATH']}")
     child = dvc.Children().start("prepare", Path("log"))
-    assert child is not None and child.wait() == 0, Path("log").read_text()
+    assert child is not None
+    output = list(dvc.follow(child, Path("log")))
+    assert child.returncode == 0, output
 
 
 def test_last_lines_are_those_of_the_whole_file(tmp_path: Path) -> None:
@@ -139,7 +162,7 @@ def test_stop_kills_the_whole_group_of_a_stage_that_does_not_end(fresh: Toy) -> 
     family = psutil.Process(child.pid).children(recursive=True)
     assert family
     children.stop(grace=0.5)
-    assert child.returncode == -signal.SIGKILL
+    assert child.returncode == 128 + signal.SIGKILL
     wait_until(
         lambda: not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in family), "the stage lives on"
     )

@@ -1,0 +1,85 @@
+"""`python -m pipelines.zombies`: has the Prefect server mark runs as Crashed whose process, runner or machine is gone.
+
+A flow tells the server every HEARTBEAT seconds that it lives. An automation of the server's own takes one for dead that has not been
+heard for SILENCE seconds, of which it must miss two beats, and that has not ended. (Prefect's default, a beat in 180 seconds, does not go
+with it: pyproject.toml sets HEARTBEAT for flows that start in the project's folder, elsewhere PREFECT_FLOWS_HEARTBEAT_FREQUENCY does.)
+
+`pipelines.serve` calls it; only for a work pool it is called by hand. Twice does no harm. Exit codes: 0 done, 2 there is no such server.
+"""
+
+import sys
+from datetime import timedelta
+
+import pipelines.repro  # noqa: F401  # sets Prefect up, so before it
+
+from prefect import get_client  # isort: skip
+from prefect.client.schemas.objects import StateType  # isort: skip
+from prefect.events.actions import ChangeFlowRunState  # isort: skip
+from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture  # isort: skip
+from prefect.settings import get_current_settings  # isort: skip
+
+HEARTBEAT = 30  # seconds, the least that Prefect takes
+SILENCE = 90
+NAME = "nmt-pipeline: crashed runs"
+BEAT = "prefect.flow-run.heartbeat"
+ENDS = ("Completed", "Failed", "Cancelled", "Crashed", "Paused", "Suspended", "AwaitingRetry")
+
+
+class NoServer(Exception):
+    """No Prefect server answers. The message is one sentence."""
+
+
+def automation() -> AutomationCore:
+    """A run is Crashed whose last sign of life is SILENCE seconds old."""
+    return AutomationCore(
+        name=NAME,
+        description=f"A run that has told nothing for {SILENCE} seconds is dead. Made by `python -m pipelines.zombies`.",
+        trigger=EventTrigger(
+            posture=Posture.Proactive,
+            match={"prefect.resource.id": "prefect.flow-run.*"},
+            for_each={"prefect.resource.id"},
+            after={BEAT},
+            expect={BEAT, *(f"prefect.flow-run.{name}" for name in ENDS)},
+            threshold=1,
+            within=timedelta(seconds=SILENCE),
+        ),
+        actions=[
+            ChangeFlowRunState(
+                state=StateType.CRASHED,
+                message=f"not heard for {SILENCE} seconds: its process or machine is gone, or cut off. What it saved is gone on from.",
+            )
+        ],
+    )
+
+
+def watch() -> None:
+    """Make the automation on the server, or bring the one that is there up to date. Raises NoServer."""
+    url = get_current_settings().api.url
+    if not url:
+        raise NoServer("no Prefect server is named: `prefect server start` starts one, PREFECT_API_URL says where it is")
+    wanted = automation()
+    with get_client(sync_client=True) as client:
+        if error := client.api_healthcheck():
+            raise NoServer(f"no Prefect server answers at {url}: {error}")
+        found = client.read_automations_by_name(NAME)
+        if not found:
+            client.create_automation(wanted)
+        elif AutomationCore.model_validate(found[0].model_dump(include=set(AutomationCore.model_fields))) != wanted:
+            client.update_automation(found[0].id, wanted)
+        for other in found[1:]:
+            client.delete_automation(other.id)
+
+
+def main() -> int:
+    """The command. Returns its exit code."""
+    try:
+        watch()
+    except NoServer as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(f"runs that are not heard for {SILENCE} seconds are marked as Crashed by {get_current_settings().api.url}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
