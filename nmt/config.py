@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from nmt.errors import UserError
+from nmt.wording import requirement
 
 
 class Config(BaseModel):
@@ -30,11 +31,10 @@ def parse(kind: type[C], values: Any, name: str) -> C:
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        problems: dict[str, str] = {}
+        found: dict[str, list[Any]] = {}  # of a value that may be of several kinds, what is wrong with it as each of them
         for details in error.errors():
-            dotted, problem = _explain(kind, details, name)
-            problems[dotted] = f"{problems[dotted]} or {problem}" if dotted in problems else f"{dotted} {problem}"
-        raise UserError("; ".join(problems.values())) from None
+            found.setdefault(_place(kind, details, name), []).append(details)
+        raise UserError("; ".join(f"{dotted} {_problem(kind, details)}" for dotted, details in found.items())) from None
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
@@ -43,29 +43,34 @@ def nearest(name: str, known: Sequence[str]) -> str:
     return f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(known))}"
 
 
-def _explain(kind: type[Config], details: Any, name: str) -> tuple[str, str]:
-    """The dotted name of what is wrong, and what is."""
-    location, context = details["loc"], details.get("ctx", {})
-    names, fields = _walk(kind, location)
-    dotted = _dotted(name, names)
-    shown = "a section" if isinstance(details["input"], Mapping) else repr(details["input"])
+def _place(kind: type[Config], details: Any, name: str) -> str:
+    """The dotted name of what is wrong."""
+    location = details["loc"]
     match details["type"]:
         case "extra_forbidden":
-            parents, known = _walk(kind, location[:-1])
-            return _dotted(name, [*parents, location[-1]]), f"is unknown: {nearest(str(location[-1]), known)}"
-        case "missing":
-            return dotted, "is missing"
+            return _dotted(name, [*_walk(kind, location[:-1])[0], location[-1]])
+        case "union_tag_not_found" | "union_tag_invalid":
+            return _dotted(name, [*_walk(kind, location)[0], details["ctx"]["discriminator"].strip("'")])
+    return _dotted(name, _walk(kind, location)[0])
+
+
+def _problem(kind: type[Config], errors: Sequence[Any]) -> str:
+    """What is wrong there."""
+    details, context = errors[0], errors[0].get("ctx", {})
+    shown = "a section" if isinstance(details["input"], Mapping) and details["input"] else repr(details["input"])
+    match details["type"]:
+        case "extra_forbidden":
+            return f"is unknown: {nearest(str(details['loc'][-1]), _walk(kind, details['loc'][:-1])[1])}"
+        case "missing" | "union_tag_not_found":
+            return "is missing"
         case "model_type":
-            return dotted, f"is {shown}: it must be a section, with {', '.join(fields)} below it"
-        case "union_tag_not_found":
-            return _dotted(dotted, [context["discriminator"].strip("'")]), "is missing"
+            return f"is {shown}: it must be a section, with {', '.join(_walk(kind, details['loc'])[1])} below it"
         case "union_tag_invalid":
             known = context["expected_tags"].replace("'", "").split(", ")
-            return _dotted(dotted, [context["discriminator"].strip("'")]), f"is {context['tag']!r}: {nearest(context['tag'], known)}"
+            return f"is {context['tag']!r}: {nearest(context['tag'], known)}"
         case "value_error":
-            return dotted, f"cannot be so: {context['error']}"
-        case _:
-            return dotted, f"is {shown}: {details['msg'][0].lower()}{details['msg'][1:]}"
+            return f"cannot be so: {context['error']}"
+    return f"is {shown}: it must be {requirement(errors)}"
 
 
 def _dotted(name: str, parts: Sequence[object]) -> str:

@@ -291,7 +291,7 @@ def test_what_is_wrong_with_a_users_file_is_said_in_one_sentence_and_nothing_is_
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        ("variants.small.model.layers", "1", "variants.small.model.layers is '1': input should be a valid integer"),
+        ("variants.small.model.layers", "1", "variants.small.model.layers is '1': it must be a whole number"),
         ("variants.small.average.last", 4, "variants.small.average.last is 4, but variants.small.train.checkpoints_kept is only 3"),
     ],
 )

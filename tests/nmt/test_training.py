@@ -527,7 +527,7 @@ def test_checkpoints_that_do_not_fit_are_refused(changes: dict[str, int], messag
 
 @pytest.mark.parametrize("name", ["updates", "tokens_per_update", "microbatches", "warmup_updates", "checkpoint_every", "checkpoints_kept"])
 def test_counts_begin_at_one(name: str) -> None:
-    with pytest.raises(UserError, match=rf"^variants\.toy\.train\.{name} is 0: input should be greater than or equal to 1"):
+    with pytest.raises(UserError, match=rf"^variants\.toy\.train\.{name} is 0: it must be at least 1"):
         config(**{name: 0})
 
 

@@ -70,7 +70,7 @@ def test_a_name_that_is_not_there_is_shown_up_to_where_it_ends(section: str, mes
 
 def test_a_wrong_value_is_named_by_its_dotted_name() -> None:
     write(CONTENT.replace("6", "'6'"))
-    with pytest.raises(UserError, match=r"^variants\.base\.model\.layers is '6': input should be a valid integer$"):
+    with pytest.raises(UserError, match=r"^variants\.base\.model\.layers is '6': it must be a whole number$"):
         params.load("variants.base.model", Model)
 
 

@@ -166,7 +166,7 @@ def test_scratch_on_another_file_system_is_copied_from(project: Path) -> None:
     ("section", "change", "message"),
     [
         ("variants.tyo", {}, r"params\.yaml: there is no variants\.tyo: did you mean toy\?"),
-        ("variants.toy", dict(updates=0), r"variants\.toy\.train\.updates is 0: input should be greater than or equal to 1"),
+        ("variants.toy", dict(updates=0), r"variants\.toy\.train\.updates is 0: it must be at least 1"),
         (
             "variants.toy",
             dict(tokens_per_update=5),
