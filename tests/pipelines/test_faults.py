@@ -61,6 +61,7 @@ def test_whatever_is_lost_the_state_is_true_and_the_next_run_goes_on_and_runs_no
     assert fresh.ran() == ["prepare", "train-a", "train-b", "score", "other"]
     assert fresh.read("dvc.lock") == (done / "dvc.lock").read_text()
     assert site.locks() == []
+    wait_until(lambda: not site.part("flow"), "the flow does not end")
     assert site.runner is not None
     site.runner.terminate()
     site.runner.wait(timeout=60)
