@@ -10,8 +10,8 @@ time beside them, for it takes the processors.
 
 Two guards hold for all flows of this machine, whatever workspace or server they are of:
 
-- a lock on each GPU, a file in the system's folder for temporary ones. The `dvc` of the stage holds it too, so a stage that outlives its
-  flow keeps its GPU, and a GPU is free as soon as nobody computes on it;
+- a lock on each GPU, a file in the system's folder for temporary ones. The `dvc` of the stage holds it too, so a stage that still saves its
+  work when its flow is gone keeps its GPU, and a GPU is free as soon as nobody computes on it;
 - Prefect's global concurrency limit `gpu-<host>`, which counts. It shows how many are in use, an operator may lower it, and a flow fails
   where the server has none: a limit that is not there would limit nothing. `pipelines.serve` makes it.
 """

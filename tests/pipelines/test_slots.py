@@ -104,7 +104,7 @@ def test_beside_the_gpu_stages_one_other_runs_at_a_time(monkeypatch: pytest.Monk
 
 
 @pytest.mark.usefixtures("local")
-def test_a_stage_that_outlives_its_flow_keeps_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_that_still_saves_its_work_keeps_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPU_SLOTS", "0")
     with slots.place(True, lambda: False, told) as place:
         assert place is not None
