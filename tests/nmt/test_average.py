@@ -104,5 +104,5 @@ def test_a_damaged_checkpoint_is_refused(saved: Saved) -> None:
 
 
 def test_an_average_of_none_is_a_parameter_error() -> None:
-    with pytest.raises(UserError, match=r"^variants\.tiny\.average\.last is 0: .*greater than or equal to 1$"):
+    with pytest.raises(UserError, match=r"^variants\.tiny\.average\.last is 0: it must be at least 1$"):
         parse(AverageConfig, {"last": 0}, "variants.tiny.average")
