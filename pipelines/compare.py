@@ -29,20 +29,6 @@ from prefect import State, flow  # isort: skip
 from prefect.artifacts import create_markdown_artifact  # isort: skip
 from prefect.states import Completed, Failed  # isort: skip
 
-# as scores.json has them; README.md tells what each is
-METRICS = (
-    "bleu",
-    "bleu_unseen",
-    "bleu_uncased",
-    "bleu_intl",
-    "bleu_moses",
-    "bleu_moses_split",
-    "bleu_moses_split_quotes",
-    "chrf",
-    "chrf++",
-    "ter",
-    "comet",
-)
 COSTS = {
     "parameters": "parameters",
     "updates": "updates",
@@ -59,7 +45,7 @@ def tables(document: dict[str, Any]) -> list[tuple[str, list[str], Rows]]:
     names = [side["name"] for side in document["sides"]]
     found = []
     for name, one in document["sets"].items():
-        rows = [[metric, *(_score(value) for value in one["scores"][metric]["values"])] for metric in METRICS if metric in one["scores"]]
+        rows = [[metric, *(_score(value) for value in scored["values"])] for metric, scored in one["scores"].items()]
         for pair in one["pairs"]:
             for metric, tested in pair["tests"].items():
                 against = f" of {names[pair['side']]}" if len(names) > 2 else ""
@@ -100,7 +86,7 @@ def markdown(document: dict[str, Any]) -> str:
             names = [document["sides"][side]["name"] for side in (0, test["pairs"][0]["side"])]
             shown = [[str(row["line"]), f"{row['gain']:+.1f}", row["source"], row["reference"], *row["hypotheses"]] for row in rows]
             parts += [f"## Largest {kind}, by chrF", _markdown_table(["line", "chrF", "source", "reference", *names], shown)]
-    signatures = [f"- {metric}: `{score['signature']}`" for metric, score in test["scores"].items() if metric in METRICS]
+    signatures = [f"- {metric}: `{score['signature']}`" for metric, score in test["scores"].items()]
     return "\n\n".join([*parts, "## Signatures", "\n".join(signatures)]) + "\n"
 
 

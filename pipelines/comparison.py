@@ -91,12 +91,11 @@ def compare_set(
 ) -> dict[str, Any]:
     """Everything about one set: the scores of each side, and each other side against the first."""
     first = [side[0][name] for side in scores]
-    signatures = {
-        metric: value["signature"]
-        for one in reversed(first)  # of two signatures the baseline's counts
-        for metric, value in one.items()
-        if isinstance(value, dict) and "signature" in value
-    }
+    signatures: dict[str, str] = {}  # in the order of scores.json; of two the baseline's counts
+    for one in first:
+        for metric, value in one.items():
+            if isinstance(value, dict) and "signature" in value:
+                signatures.setdefault(metric, value["signature"])
     found = {
         metric: {"signature": signature, "values": [_score(one.get(metric), signature) for one in first]}
         for metric, signature in signatures.items()
