@@ -155,3 +155,12 @@ def other_file_system(here: Path) -> Iterator[Path]:
         pytest.skip("no second file system here")
     with tempfile.TemporaryDirectory(dir=memory) as folder:
         yield Path(folder)
+
+
+def trained_here(folder: Path, **train: Any) -> dict[str, bytes]:
+    """What a training in `folder`, with these parameters, leaves behind in one process of this machine."""
+    write_corpus(folder / "shards")
+    write_params(folder, **train)
+    code, output = run(folder, *STAGE)
+    assert code == 0, output
+    return outs(folder)

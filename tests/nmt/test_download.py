@@ -3,6 +3,7 @@
 import hashlib
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -54,16 +55,22 @@ class Handler(BaseHTTPRequestHandler):
         """Quiet."""
 
 
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setattr(module.time, "sleep", lambda seconds: None)
+@contextmanager
+def serving() -> Iterator[Server]:
     with Server() as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield server
         server.shutdown()
         thread.join()
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setattr(module.time, "sleep", lambda seconds: None)
+    with serving() as server:
+        yield server
 
 
 def finished(folder: Path) -> list[str]:
@@ -181,12 +188,8 @@ def test_two_who_ask_at_once_share_one_download(server: Server, tmp_path: Path) 
 
 @pytest.fixture
 def mirror(server: Server) -> Iterator[Server]:
-    with Server() as other:
-        thread = threading.Thread(target=other.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with serving() as other:
         yield other
-        other.shutdown()
-        thread.join()
 
 
 def test_a_mirror_is_asked_first(server: Server, mirror: Server, tmp_path: Path) -> None:

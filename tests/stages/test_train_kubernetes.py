@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.copy_task import HARDWARE, STAGE, at_work, last_saved, outs, run, start, wait, wait_for, write_corpus, write_params
+from tests.copy_task import HARDWARE, STAGE, at_work, last_saved, outs, run, start, trained_here, wait, wait_for, write_corpus, write_params
 from tests.kubernetes_api import Api, serving
 
 TRAIN = dict(updates=120, checkpoint_every=20, microbatches=4)
@@ -24,12 +24,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """What a training on this machine leaves behind, in one process."""
-    folder = tmp_path_factory.mktemp("local")
-    write_corpus(folder / "shards")
-    write_params(folder, **TRAIN)
-    code, output = run(folder, *STAGE)
-    assert code == 0, output
-    return outs(folder)
+    return trained_here(tmp_path_factory.mktemp("local"), **TRAIN)
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from tests.copy_task import (
     at_work,
     last_saved,
     outs,
-    run,
     start,
+    trained_here,
     wait,
     wait_for,
     write_corpus,
@@ -38,12 +38,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """What a training on this machine leaves behind, in one process."""
-    folder = tmp_path_factory.mktemp("local")
-    write_corpus(folder / "shards")
-    write_params(folder, **TRAIN)
-    code, output = run(folder, *STAGE)
-    assert code == 0, output
-    return outs(folder)
+    return trained_here(tmp_path_factory.mktemp("local"), **TRAIN)
 
 
 @pytest.fixture(scope="module")
