@@ -66,8 +66,7 @@ def toy(tmp_path: Path, done: Path, environment: dict[str, str], monkeypatch: py
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     yield toy
-    for process in toy.processes():
-        process.kill()
+    toy.kill()
 
 
 @pytest.fixture

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
-
 from tests.pipelines.toy import Toy
 
 PROJECT = Path(__file__).parents[2]
@@ -102,9 +100,4 @@ def repository(folder: Path, environment: dict[str, str]) -> Iterator[Toy]:
     git("add", ".")
     git("commit", "-qm", "Begin")
     yield toy
-    for process in psutil.process_iter():
-        try:
-            if Path(process.cwd()).is_relative_to(folder):
-                process.kill()
-        except psutil.Error:
-            continue
+    toy.kill()

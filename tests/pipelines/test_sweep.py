@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 
 from pipelines.sweep import Run, Sweep, SweepError, markdown, runs_of, table_of
 from tests.pipelines.rows import TOY_PARAMS, repository
-from tests.pipelines.toy import Toy
+from tests.pipelines.toy import Toy, wait_until
 
 PROJECT = Path(__file__).parents[2]
 TINY = Sweep("table3", "tiny", "demo")
@@ -146,6 +146,7 @@ def test_after_a_kill_no_finished_row_is_run_again(toy: Toy) -> None:
     toy.wait_for("train-2-7.started")
     os.kill(flow.pid, signal.SIGKILL)
     flow.communicate()
+    wait_until(lambda: toy.processes() == [], "something outlives the flow")  # else the stage ends as it is being stopped
     (toy.folder / "train-2-7.hold").unlink()
     code, output = toy.run(*FLOW)
     assert code == 0, output

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -121,15 +122,21 @@ class Toy:
         (self.folder / "params.yaml").write_text(text.replace(old, new))
 
     def processes(self) -> list[psutil.Process]:
-        """All that run in this folder: only what the test has started can."""
+        """All that run in this folder or below it: only what the test has started can."""
         found = []
         for process in psutil.process_iter():
             try:
-                if process.pid != os.getpid() and process.cwd() == str(self.folder):
+                if process.pid != os.getpid() and Path(process.cwd()).is_relative_to(self.folder):
                     found.append(process)
             except psutil.Error:  # ended meanwhile, or somebody else's
                 continue
         return found
+
+    def kill(self) -> None:
+        """End all that is left of them."""
+        for process in self.processes():
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
 def wait_until(condition: Callable[[], bool], message: str, seconds: float = 120) -> None:
