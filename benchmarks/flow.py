@@ -3,13 +3,12 @@
     python benchmarks/flow.py [--rounds 3]
 
 A chain of 2 stages and one of 8, so that what a flow costs at all (its process, the plan, the metrics) is told from what each stage adds (a
-task, a `dvc` of its own). Prints both after each round, from the best ones so far, in seconds and in seconds of processor time, which say
-more on a busy machine. The server is started here, on a free port, and ended.
+task, a `dvc` of its own). Prints both after each round, in seconds, from the best ones so far. The server is started here, on a free port,
+and ended.
 """
 
 import argparse
 import os
-import resource
 import shutil
 import signal
 import socket
@@ -73,19 +72,17 @@ def answers(url: str) -> bool:
 
 
 def measure(top: Path, environment: dict[str, str], rounds: int) -> None:
-    best: dict[tuple[str, int], tuple[float, float]] = {}
+    best: dict[tuple[str, int], float] = {}
     for turn in range(rounds):
         for stages in (SHORT, LONG):
             for name, command in COMMANDS.items():
                 folder = workspace(top / f"{name.replace(' ', '-')}-{stages}-{turn}", environment, stages)
                 found = seconds(command, folder, environment)
-                print(f"{name}, {stages} stages: {found[0]:.2f} s, {found[1]:.2f} s of processor time", flush=True)
-                before = best.get((name, stages), found)
-                best[name, stages] = (min(before[0], found[0]), min(before[1], found[1]))
-        for at, what in enumerate(("seconds", "seconds of processor time")):
-            more = {stages: best["flow", stages][at] - best["dvc repro", stages][at] for stages in (SHORT, LONG)}
-            each = (more[LONG] - more[SHORT]) / (LONG - SHORT)
-            print(f"round {turn + 1}: a flow adds {more[SHORT] - SHORT * each:.2f} {what}, and {each:.2f} a stage", flush=True)
+                print(f"{name}, {stages} stages: {found:.2f} s", flush=True)
+                best[name, stages] = min(found, best.get((name, stages), found))
+        more = {stages: best["flow", stages] - best["dvc repro", stages] for stages in (SHORT, LONG)}
+        each = (more[LONG] - more[SHORT]) / (LONG - SHORT)
+        print(f"round {turn + 1}: a flow adds {more[SHORT] - SHORT * each:.2f} seconds, and {each:.2f} a stage", flush=True)
 
 
 def workspace(folder: Path, environment: dict[str, str], stages: int) -> Path:
@@ -101,16 +98,15 @@ def workspace(folder: Path, environment: dict[str, str], stages: int) -> Path:
     return folder
 
 
-def seconds(command: list[str], folder: Path, environment: dict[str, str]) -> tuple[float, float]:
-    """How long the command takes, and how long it and all it starts have a processor."""
-    began, used = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+def seconds(command: list[str], folder: Path, environment: dict[str, str]) -> float:
+    """How long the command takes."""
+    began = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-m", *command], cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True
     )
     if done.returncode != 0:
         sys.exit(f"error: {' '.join(command)} failed:\n{done.stdout}{done.stderr}")
-    now = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.monotonic() - began, now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
+    return time.monotonic() - began
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from dvc.repo import Repo
 from dvc.repo.reproduce import get_active_graph, plan_repro
 
 from pipelines import guard
+from pipelines.nursery import Call, Nursery
 
 POLL = 0.2  # seconds between two looks at a running stage
 BUSY = re.compile(
@@ -175,52 +176,43 @@ class Children:
     """The stages that one flow runs, so that all of them can be stopped. Its methods may be called from several threads."""
 
     def __init__(self) -> None:
+        # The `python` of a stage's command is the one that runs this flow, and says what it does at once.
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        self._nursery = Nursery(os.environ | {"PATH": path, "PYTHONUNBUFFERED": "1"})
         self._lock = threading.Lock()
-        self._started: list[subprocess.Popen[bytes]] = []
+        self._started: list[Call] = []
         self.stopped = False
 
     def start(
         self, stage: str, log: Path, folder: Path = Path(), held: Sequence[int] = (), environment: Mapping[str, str] | None = None
-    ) -> subprocess.Popen[bytes] | None:
+    ) -> Call | None:
         """Start `dvc repro` of this one stage of a workspace, its output in the file `log`. After `stop` nothing is started: None.
 
         The open files `held` stay open until `dvc` ends; `environment` is added to this process's.
         """
-        # The `python` of the stage's command is the one that runs this flow, and says what it does at once.
-        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-        environment = os.environ | {"PATH": path, "PYTHONUNBUFFERED": "1"} | dict(environment or {})
         log.parent.mkdir(parents=True, exist_ok=True)
-        with self._lock, log.open("wb") as output:
+        with self._lock:
             if self.stopped:
                 return None
-            child = subprocess.Popen(
-                [sys.executable, "-P", guard.__file__, *_dvc("repro", "--single-item", stage)],
-                cwd=folder,
-                pass_fds=held,
-                env=environment,
-                stdin=subprocess.PIPE,  # let go of by `stop`, and by our death
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-            self._started.append(child)
-            return child
+            call = self._nursery.call(_options("repro", "--single-item", stage), log, folder, held, environment or {})
+            self._started.append(call)
+            return call
 
     def stop(self, grace: float) -> None:
         """Have every running stage save its work and end; what is left of it after `grace` seconds is killed."""
         with self._lock:
             self.stopped = True
-            running = [child for child in self._started if child.poll() is None]
-        for child in running:
-            assert child.stdin is not None
-            with suppress(BrokenPipeError):  # it has ended meanwhile
-                child.stdin.write(str(grace).encode())
-                child.stdin.close()
-        for child in running:
-            child.wait()
+        for call in self._started:
+            call.stop(grace)
+        for call in self._started:
+            call.wait()
+
+    def close(self) -> None:
+        """Nothing more will be started."""
+        self._nursery.close()
 
 
-def follow(child: subprocess.Popen[bytes], log: Path) -> Iterator[str]:
+def follow(child: Call | subprocess.Popen[bytes], log: Path) -> Iterator[str]:
     """The lines that `child` writes into the file `log`, each as soon as it is complete, until `child` has ended.
 
     Of a line drawn again and again with carriage returns, as progress bars do, only what it shows in the end.
@@ -239,8 +231,6 @@ def follow(child: subprocess.Popen[bytes], log: Path) -> Iterator[str]:
                     child.wait(POLL)
         if pending:
             yield _shown(pending)
-    if child.stdin is not None:
-        child.stdin.close()
 
 
 def last_lines(log: Path, count: int) -> list[str]:
@@ -265,14 +255,16 @@ def _changed(stages: Sequence[str], folder: Path) -> set[str]:
             time.sleep(1)
 
 
-def _dvc(*arguments: str) -> list[str]:
-    """The command line of one call. Without `--wait-for-lock` DVC gives up after 3 s, and a stage that ended then is lost."""
-    return [sys.executable, "-m", "dvc", "--wait-for-lock", *arguments]
+def _options(*arguments: str) -> list[str]:
+    """The arguments of one call. Without `--wait-for-lock` DVC gives up after 3 s, and a stage that ended then is lost."""
+    return ["--wait-for-lock", *arguments]
 
 
 def _output(*arguments: str, folder: Path = Path()) -> str:
     """What `dvc` prints in `folder`. Raises DvcError with its complaint."""
-    done = subprocess.run(_dvc(*arguments), cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "dvc", *_options(*arguments)], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
     if done.returncode != 0:
         if reason := busy(done.stderr):
             raise Busy(reason)

@@ -1,47 +1,68 @@
-"""`python pipelines/guard.py COMMAND …`: runs a command, and stops it and all that it started when whoever asked for it is gone.
+"""Runs a command, and stops it and all that it started when whoever asked for it is gone.
 
-The caller holds the other end of stdin, a pipe. It ends when the caller lets go of it or dies, however it does (SIGKILL, too little
-memory), and with it the work, in the way of a Ctrl-C: the command's group gets SIGINT once, but not the command itself. It is `dvc`, which
-records a stage that has just ended, or sees it fail, and gives its locks back. What is left after GRACE_SECONDS, or the seconds that the
-caller wrote into the pipe, is killed. The same happens to what a command leaves behind that is killed. The guard ends when nothing is left.
+The caller holds the other end of file 0, a socket or a pipe. When the caller lets go of it or dies, however it does (SIGKILL, too little
+memory), the guard ends the work in the way of a Ctrl-C: the command's group gets SIGINT once, but not the command itself. It is `dvc`,
+which records a stage that has just ended, or sees it fail, and gives its locks back. What is left after GRACE_SECONDS, or the seconds that
+the caller has written, is killed. The same happens to what a command leaves behind that is killed. The guard ends when nothing is left.
 
-    flow ─ pipe ─ guard ─ dvc ─ stage ─ its processes            any of them may be killed: those to the right of it save their work and end
-
-Exit code: the command's, 128 + the signal's number where one ended it.
+    flow ─ guard ─ dvc ─ stage ─ its processes            any of them may be killed: those to the right of it save their work and end
 """
 
 import ctypes
 import os
 import select
 import signal
-import subprocess
 import sys
 import time
+import traceback
+from collections.abc import Callable
+from typing import NoReturn
 
 import psutil
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 GRACE_SECONDS = 25.0  # to save a checkpoint: Prefect's runner kills a cancelled flow after 30
 POLL = 0.1
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # of Linux' prctl
+PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36  # of Linux' prctl
 
 
 class Guard:
     """The command while it runs."""
 
-    def __init__(self, command: list[str]) -> None:
-        """Start `command` in a session of its own. Open files other than stdin are passed on to it."""
+    def __init__(self, command: Callable[[], int]) -> None:
+        """Start `command` in a process and a session of its own, whose exit code it returns."""
         self.signalled = False
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a handler and not SIG_IGN, which the command would inherit
+        for number in SIGNALS:
             signal.signal(number, self._note)
+        _prctl(PR_SET_NAME, b"guard")
         _prctl(PR_SET_CHILD_SUBREAPER, 1)  # what loses its parent becomes ours, so that nothing is lost from sight
         self.me = psutil.Process()
-        self.command = psutil.Process(
-            subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, close_fds=False, start_new_session=True, preexec_fn=self._end_with_guard
-            ).pid
-        )
-        self.arguments = self.command.cmdline()
+        self.arguments = self.me.cmdline()
+        pid = os.fork()
+        if pid == 0:
+            self._run(command)
+        self.command = psutil.Process(pid)
         self.told: set[psutil.Process] = set()
+
+    def _run(self, command: Callable[[], int]) -> NoReturn:
+        """In the command's process: it dies with the guard. Its stages end with it by themselves, and save their work."""
+        code = 1
+        try:
+            _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() == self.me.pid:
+                _prctl(PR_SET_NAME, b"dvc")
+                os.setsid()
+                with open(os.devnull) as nothing:
+                    os.dup2(nothing.fileno(), 0)
+                for number in SIGNALS:
+                    signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+                code = command()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
 
     def watch(self) -> int:
         """Wait until nothing is left. Returns the exit code."""
@@ -66,8 +87,8 @@ class Guard:
 
     def _asked(self) -> float | None:
         """Look for a moment whether the command is to stop; if so, within how many seconds."""
-        if select.select([sys.stdin], [], [], POLL)[0]:
-            return float(os.read(sys.stdin.fileno(), 100) or GRACE_SECONDS)
+        if select.select([0], [], [], POLL)[0]:
+            return float(os.read(0, 100) or GRACE_SECONDS)
         return GRACE_SECONDS if self.signalled else None
 
     def _stop(self, at_once: bool) -> None:
@@ -87,16 +108,6 @@ class Guard:
     def _note(self, number: int, frame: object) -> None:
         self.signalled = True
 
-    def _end_with_guard(self) -> None:
-        """In the command's process: it dies with the guard. Its stages end with it by themselves, and save their work."""
-        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != self.me.pid:
-            os._exit(1)
 
-
-def _prctl(option: int, value: int) -> None:
-    ctypes.CDLL(None).prctl(option, int(value), 0, 0, 0)
-
-
-if __name__ == "__main__":
-    sys.exit(Guard(sys.argv[1:]).watch())
+def _prctl(option: int, value: int | bytes) -> None:
+    ctypes.CDLL(None).prctl(option, value if isinstance(value, bytes) else int(value), 0, 0, 0)

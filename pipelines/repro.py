@@ -167,6 +167,8 @@ def stopped_with_the_flow() -> Iterator[dvc.Children]:
         with deaf():  # a second Ctrl-C must not cost a checkpoint
             children.stop(GRACE)
         raise
+    finally:
+        children.close()
 
 
 @contextmanager

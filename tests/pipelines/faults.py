@@ -18,7 +18,6 @@ from urllib.request import Request, urlopen
 
 import psutil
 
-from pipelines import guard
 from tests.pipelines.toy import wait_until
 
 FINAL = {"COMPLETED", "FAILED", "CANCELLED", "CRASHED"}
@@ -30,6 +29,7 @@ class Site:
     def __init__(self, project: Path, home: Path, environment: dict[str, str]) -> None:
         self.project, self.home = project, home
         home.mkdir()
+        shutil.copyfile(project / "pyproject.toml", home / "pyproject.toml")  # a server is started where that is, as in the README
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -71,15 +71,17 @@ class Site:
         ]
 
     def part(self, name: str) -> list[psutil.Process]:
-        """The processes that are the `runner`, the `flow`, the `guard`, the `dvc` or the `stage` now; `machine`: all of them."""
-        marks = {"runner": "pipelines.serve", "flow": "prefect.", "guard": Path(guard.__file__).name, "dvc": "dvc", "stage": "stages"}
+        """The processes that are the `runner`, `flow`, `nursery`, `guard`, `dvc` or `stage` now; `machine`: all of them."""
+        modules = {"runner": "pipelines.serve", "flow": "prefect.", "nursery": "pipelines.nursery", "stage": "stages"}
         found = []
         for process in self.processes():
             try:
+                own = process.name()  # which those have that the nursery forks
                 module = next((word for word in process.cmdline()[1:] if not word.startswith("-")), "")
             except psutil.Error:
                 continue  # it has ended meanwhile
-            if name == "machine" or (Path(module).name if name == "guard" else module).startswith(marks[name]):
+            forked = own in ("guard", "dvc")
+            if name in ("machine", own) or (not forked and name in modules and module.startswith(modules[name])):
                 found.append(process)
         return found
 
@@ -154,7 +156,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that happens, and the states that Prefect may then show."""
+    """Something that happens, and the states that Prefect may then show: none where the run goes on."""
 
     name: str
     happen: Callable[[Site, str], None]
@@ -198,7 +200,8 @@ FAULTS = (
     Fault("SIGKILL of the runner", _send(signal.SIGKILL, "runner"), frozenset({"CRASHED"}), ends_runner=True),
     Fault("SIGKILL of the runner and the flow", _send(signal.SIGKILL, "runner", "flow"), frozenset({"CRASHED"}), ends_runner=True),
     Fault("SIGKILL of the machine", _send(signal.SIGKILL, "machine"), frozenset({"CRASHED"}), ends_runner=True),
-    Fault("SIGKILL of the server", _lose_server, frozenset({"COMPLETED", "CRASHED"})),
+    Fault("SIGKILL of the server", _lose_server, frozenset()),
+    Fault("SIGKILL of the nursery", _send(signal.SIGKILL, "nursery"), frozenset(), "nursery"),
     Fault("SIGKILL of the guard", _send(signal.SIGKILL, "guard"), frozenset({"FAILED"}), "guard"),
     Fault("SIGKILL of dvc", _send(signal.SIGKILL, "dvc"), frozenset({"FAILED"}), "dvc"),
     Fault("SIGKILL of the stage", _send(signal.SIGKILL, "stage"), frozenset({"FAILED"}), "stage"),

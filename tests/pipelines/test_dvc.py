@@ -4,15 +4,23 @@ import re
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
-import psutil
 import pytest
 
 from pipelines import dvc
 from tests.pipelines.toy import Toy, wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore:_NoneStep.value:DeprecationWarning")  # DVC's own, of the tries it keeps its outputs in
+
+
+@pytest.fixture
+def children(toy: Toy) -> Iterator[dvc.Children]:
+    """Those of a flow in the folder of the toy."""
+    with closing(dvc.Children()) as children:
+        yield children
 
 
 def stages(targets: list[str]) -> list[str]:
@@ -55,7 +63,9 @@ def test_a_pipeline_that_dvc_cannot_read_is_explained_in_one_line(toy: Toy) -> N
         dvc.plan([])
 
 
-def test_a_stage_that_another_process_runs_is_named_with_what_stops_it(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_that_another_process_runs_is_named_with_what_stops_it(
+    toy: Toy, children: dvc.Children, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(dvc, "PATIENCE", 0.5)
     toy.set("a: {x: 1}", "a: {x: 3}")
     toy.touch("train-a.hold")
@@ -65,7 +75,7 @@ def test_a_stage_that_another_process_runs_is_named_with_what_stops_it(toy: Toy,
     assert stages(["train@b"]) == []
     with pytest.raises(dvc.DvcError) as caught:
         dvc.plan([])
-    children, log = dvc.Children(), Path("train.log")
+    log = Path("train.log")
     child = children.start("train@a", log)
     assert child is not None and list(dvc.follow(child, log)) and child.returncode != 0
     for sentence in (str(caught.value), dvc.busy(log.read_text())):
@@ -98,9 +108,9 @@ def test_lines_are_followed_while_the_child_runs_and_redrawn_ones_shown_once(tmp
     assert list(lines) == ["100%", "�", "", "last"]
 
 
-def test_stop_lets_the_stage_save_and_dvc_give_its_locks_back(fresh: Toy) -> None:
+def test_stop_lets_the_stage_save_and_dvc_give_its_locks_back(fresh: Toy, children: dvc.Children) -> None:
     fresh.touch("prepare.hold")
-    children, log = dvc.Children(), Path("logs/prepare.log")
+    log = Path("logs/prepare.log")
     child = children.start("prepare", log)
     assert child is not None
     wait_until(lambda: "waiting" in log.read_text(), "the stage's output does not come at once")
@@ -110,7 +120,7 @@ def test_stop_lets_the_stage_save_and_dvc_give_its_locks_back(fresh: Toy) -> Non
     assert Path("prepare.saved").exists()
     assert fresh.read(".dvc/tmp/rwlock") == "{}"
     assert children.start("other", Path("logs/other.log")) is None
-    assert fresh.processes() == []
+    wait_until(lambda: fresh.processes() == [], "something is left")
 
 
 def test_a_plan_waits_for_a_stage_that_a_dead_flow_has_left(
@@ -139,7 +149,8 @@ def test_a_stage_runs_with_the_python_of_the_flow(fresh: Toy, monkeypatch: pytes
     other.write_text("#!/bin/sh\nexit 1\n")
     other.chmod(0o755)
     monkeypatch.setenv("PATH", f"{other.parent}:{fresh.environment['PATH']}")
-    child = dvc.Children().start("prepare", Path("log"))
+    with closing(dvc.Children()) as children:
+        child = children.start("prepare", Path("log"))
     assert child is not None
     output = list(dvc.follow(child, Path("log")))
     assert child.returncode == 0, output
@@ -153,19 +164,16 @@ def test_last_lines_are_those_of_the_whole_file(tmp_path: Path) -> None:
     assert dvc.last_lines(log, 9) == ["one", "", "three"]
 
 
-def test_stop_kills_the_whole_group_of_a_stage_that_does_not_end(fresh: Toy) -> None:
+def test_stop_kills_the_whole_group_of_a_stage_that_does_not_end(fresh: Toy, children: dvc.Children) -> None:
     fresh.touch("prepare.hold", "prepare.deaf")
-    children = dvc.Children()
     child = children.start("prepare", Path("prepare.log"))
     assert child is not None
     fresh.wait_for("prepare.started")
-    family = psutil.Process(child.pid).children(recursive=True)
+    family = fresh.processes()
     assert family
     children.stop(grace=0.5)
     assert child.returncode == 128 + signal.SIGKILL
-    wait_until(
-        lambda: not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in family), "the stage lives on"
-    )
+    wait_until(lambda: not any(process.is_running() for process in family), "the stage lives on")
 
 
 def test_metrics_are_a_table_once_there_are_some(toy: Toy) -> None:

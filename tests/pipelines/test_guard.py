@@ -11,7 +11,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipelines import guard
 from tests.pipelines.toy import wait_until
 
 # Stands for `dvc`: ignores SIGINT while its stage runs, and then says how that ended.
@@ -51,11 +50,18 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         process.kill()
 
 
+GUARD = f"""
+import os, sys
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from pipelines.guard import Guard
+sys.exit(Guard(lambda: os.execv(sys.executable, [sys.executable, "command.py"])).watch())
+"""
+
+
 def start() -> subprocess.Popen[bytes]:
     """The guard, once the stage runs."""
-    command = [sys.executable, guard.__file__, sys.executable, "command.py"]
     with Path("log").open("wb") as log:
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT)
+        process = subprocess.Popen([sys.executable, "-c", GUARD], stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT)
     wait_until(Path("started").exists, "the stage does not start")
     return process
 
@@ -102,9 +108,7 @@ def test_a_stage_that_does_not_end_is_killed_with_all_it_started(here: Path) -> 
 @pytest.mark.parametrize("victim", ["caller", "guard", "command"])
 def test_whoever_is_killed_the_stage_saves_and_nothing_is_left(here: Path, victim: str) -> None:
     if victim == "caller":
-        script = (
-            f"import subprocess, sys; subprocess.Popen({[sys.executable, guard.__file__, sys.executable, 'command.py']}, stdin=-1).wait()"
-        )
+        script = f"import subprocess, sys; subprocess.Popen({[sys.executable, '-c', GUARD]}, stdin=-1).wait()"
         process = subprocess.Popen([sys.executable, "-c", script])
         wait_until(Path("started").exists, "the stage does not start")
         process.kill()
