@@ -3,9 +3,10 @@
     python benchmarks/chaos_flows.py                     20 faults, seed 1
     python benchmarks/chaos_flows.py --faults 4 --seed 7
 
-Each fault (tests/pipelines/faults.py lists them) meets a run of the deployment `project`, at some moment; the next run goes on. Exits with
-1 unless the last one ends with the same dvc.lock, every run in a true state, no stage was run again that had finished, no lock and no
-process is left. Prints a line a fault: what it was, at which update, the state, the seconds until Prefect showed it and all had ended.
+Each fault (tests/pipelines/faults.py lists them) meets a run of the deployment `project`, at some moment; where it ends the run, the next
+one goes on. Exits with 1 unless the last one ends with the same dvc.lock, every run in a true state, no stage was run again that had
+finished, no lock and no process is left. Prints a line a fault: what it was, at which update, the state, the seconds until Prefect showed
+it and all had ended.
 """
 
 import argparse
@@ -47,7 +48,7 @@ def main() -> None:
     parser.add_argument("--faults", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
-        "--updates", type=int, default=3000, help="of the training, which must not end before the last fault (default: 3000)"
+        "--updates", type=int, default=6000, help="of the training, which must not end before the last fault (default: 6000)"
     )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as top:
@@ -59,19 +60,21 @@ def disturbed(top: Path, chance: random.Random, count: int, updates: int) -> boo
     calm, stormy = projects(top, updates)
     site = Site(stormy.folder, top / "prefect", stormy.environment)
     problems: list[str] = []
+    run = None
     try:
         site.start_server()
         for number, fault in enumerate(choose(chance, count), 1):
             try:
-                line, found = suffer(site, fault, chance)
+                run, line, found = suffer(site, run, fault, chance)
             except AssertionError as error:
+                run = None
                 logs = [(site.home / f"{name}.log").read_text(errors="replace")[-3000:] for name in ("runner", "server")]
                 print("\n".join(logs), file=sys.stderr, flush=True)
                 line, found = f"{fault.name:35}", [str(error)]
             problems += found
             print(f"{number:3} {line}{'; '.join(['', *found])}", flush=True)
         site.ensure_runner(False)
-        last = site.ended(site.ask(), 2 * PATIENCE)
+        last = site.ended(run or site.ask(), 2 * PATIENCE)
         problems += [] if last == "COMPLETED" else [f"the last run is {last}"]
         # A runner that is stopped while a process is at its very end calls its run Cancelled, though it was Completed.
         wait_until(lambda: not site.part("flow"), "the last flow does not end", PATIENCE)
@@ -101,12 +104,12 @@ def projects(top: Path, updates: int) -> tuple[Project, Project]:
     return calm, Project(top / "stormy", calm.environment)
 
 
-def suffer(site: Site, fault: Fault, chance: random.Random) -> tuple[str, list[str]]:
-    """Start a run, disturb it, see it end. Returns a line that tells it, and what was not as it should be."""
+def suffer(site: Site, run: str | None, fault: Fault, chance: random.Random) -> tuple[str | None, str, list[str]]:
+    """Disturb a run: this one, or a new one. Returns it where it goes on, a line that tells it, and what was not as it should be."""
     site.ensure_runner(False)
-    run = site.ask()
+    early = chance.random() < 0.2 and fault.of == "flow" and run is None
+    run = run or site.ask()
     before = last_saved(site.project)
-    early = chance.random() < 0.2 and fault.of == "flow"
     wait_until(lambda: site.state(run)["type"] in FINAL or site.running(run) and (early or bool(site.part("stage"))), "no stage", PATIENCE)
     assert site.running(run), "the training has ended before: give it more --updates"
     if not early:
@@ -115,8 +118,14 @@ def suffer(site: Site, fault: Fault, chance: random.Random) -> tuple[str, list[s
     at = last_saved(site.project)
     fault.happen(site, run)
     began = time.monotonic()
-    if "COMPLETED" not in fault.states:
-        gone(site, fault)
+    told = f"{fault.name:35} at {at:5}: "
+    if not fault.states:
+        at = last_saved(site.project)
+        wait_until(lambda: last_saved(site.project) > at or not site.part("flow"), "nothing is saved", PATIENCE)
+        state = site.state(run)
+        going_on = state["type"] == "RUNNING"
+        return run if going_on else None, told + state["name"].lower(), [] if going_on else [f"the run does not go on: {state['message']}"]
+    gone(site, fault)
     over = time.monotonic() - began
     state = site.ended(run, PATIENCE)
     shown = time.monotonic() - began
@@ -124,11 +133,11 @@ def suffer(site: Site, fault: Fault, chance: random.Random) -> tuple[str, list[s
     problems = []
     if state not in fault.states:
         problems.append(f"the state is {state}: {site.state(run)['message']}")
-    if shown > SHOWN_SECONDS and "COMPLETED" not in fault.states:
+    if shown > SHOWN_SECONDS:
         problems.append(f"shown after {shown:.0f} s")
     if over > SAVED_SECONDS:
         problems.append(f"ended after {over:.0f} s")
-    return f"{fault.name:35} at {at:5}: {state.lower():9} after {shown:3.0f} s, ended after {over:2.0f} s", problems
+    return None, f"{told}{state.lower():9} after {shown:3.0f} s, ended after {over:2.0f} s", problems
 
 
 def gone(site: Site, fault: Fault) -> None:
