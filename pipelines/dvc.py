@@ -56,6 +56,7 @@ class Step:
     stage: str
     after: tuple[str, ...]  # the stages of the same plan that it comes after
     gpu: bool = False  # whether dvc.yaml says `meta: {gpu: true}`
+    job: bool = False  # whether dvc.yaml says `meta: {job: true}`
     outputs: tuple[Path, ...] = field(default=(), compare=False)  # counted from the current folder
 
 
@@ -84,7 +85,8 @@ def plan(targets: Sequence[str], folder: Path = Path()) -> list[Step]:
         after = tuple(names[upstream] for upstream in graph.successors(stage) if names[upstream] in steps)
         if after or name in changed:
             outputs = tuple(Path(os.path.relpath(out.fs_path)) for out in stage.outs)
-            steps[name] = Step(name, after, bool((stage.meta or {}).get("gpu")), outputs)
+            meta = stage.meta or {}
+            steps[name] = Step(name, after, bool(meta.get("gpu")), bool(meta.get("job")), outputs)
     return list(steps.values())
 
 

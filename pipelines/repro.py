@@ -37,8 +37,8 @@ from prefect.task_runners import ThreadPoolTaskRunner  # noqa: E402
 from pipelines import artifacts, dvc, guard, slots  # noqa: E402
 
 # A training takes the whole machine, and two at once take far more than twice as long. One after the other, in DVC's order, also
-# makes a first dvc.lock the same to the byte (DVC appends each stage when it ends). With slots, `slots.place` has them wait.
-AT_ONCE = None if slots.SLOTS else 1
+# makes a first dvc.lock the same to the byte (DVC appends each stage when it ends). Where there are slots, `slots.place` has them wait.
+AT_ONCE = None if slots.SLOTS or slots.ELSEWHERE else 1
 GRACE = guard.GRACE_SECONDS
 LAST_LINES = 15  # of a failed stage's output, shown at the end
 LOGS = Path(".scratch/logs")
@@ -78,10 +78,10 @@ def may_go_on(task: object, run: object, state: State[None]) -> bool:
 def run_stage(step: dvc.Step, log: Path, children: dvc.Children, folder: Path = Path(), held: tuple[int, ...] = ()) -> State[None]:
     """Run one stage of the workspace `folder` (DVC skips it where it is up to date after all) and follow its output into Prefect's log.
 
-    It waits for a GPU slot where it needs one and there are slots. Its `dvc` has the open files `held`.
+    It waits for a place where it needs one (pipelines/slots.py). Its `dvc` has the open files `held`.
     """
     logger, stage, progress = get_run_logger(), step.stage, artifacts.Progress(step.stage)
-    with slots.place(step.gpu, lambda: children.stopped, logger.info) as place:
+    with slots.place(step.gpu, step.job, lambda: children.stopped, logger.info) as place:
         child = None if place is None else children.start(stage, log, folder, (*held, *place.held), place.environment)
         if child is None:
             return Cancelled(message=f"{stage} was not started: the flow is being stopped")

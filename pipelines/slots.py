@@ -6,7 +6,8 @@
 
 Each word is the CUDA_VISIBLE_DEVICES of the stage that has the slot. It comes from the environment, like all that says where something is
 computed: no stage is invalidated by it. A stage that computes on GPUs says so in dvc.yaml, `meta: {gpu: true}`. Of the others one runs at a
-time beside them, for it takes the processors.
+time beside them, for it takes the processors. A stage whose work is a job of LAUNCHER (nmt/launch.py) where that names a cluster says
+`meta: {job: true}`: it then takes no place here, and any number of them wait for the cluster together.
 
 Two guards hold for all flows of this machine, whatever workspace or server they are of:
 
@@ -38,6 +39,8 @@ POLL = 0.5  # seconds between two looks
 TRY = 2.0  # seconds for the server to count, should others be faster
 
 SLOTS = len(os.environ.get(VARIABLE, "").split())  # how many this process began with
+ELSEWHERE = os.environ.get("LAUNCHER", "local") != "local"
+WORKSPACES = 16 if ELSEWHERE else SLOTS or 1  # at once of one flow: a job is followed by some processes here
 
 _processors = threading.Lock()
 
@@ -88,16 +91,17 @@ def make_limit() -> None:
 
 
 @contextmanager
-def place(gpu: bool, stopped: Callable[[], bool], tell: Callable[[str], None]) -> Iterator[Place | None]:
+def place(gpu: bool, job: bool, stopped: Callable[[], bool], tell: Callable[[str], None]) -> Iterator[Place | None]:
     """A place for a stage, once there is one; None when `stopped` says so before that. `tell` hears what is waited for.
 
-    Raises Prefect's ObjectNotFound or ConcurrencySlotAcquisitionError where the server has no limit.
+    `gpu` and `job` are what dvc.yaml says of the stage. Raises Prefect's ObjectNotFound or ConcurrencySlotAcquisitionError where the server
+    has no limit.
     """
     found = slots()
     with ExitStack() as stack:
-        if not found:
+        if job and ELSEWHERE:
             yield Place()
-        elif not gpu:
+        elif not gpu or not found:
             yield Place() if _have(lambda: _processors.acquire(blocking=False), _processors.release, stack, stopped) else None
         elif (free := _device(found, stack, stopped, tell)) and _counted(stack, stopped, tell):
             tell(f"has the GPU slot {free[0]}")

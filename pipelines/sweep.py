@@ -208,7 +208,7 @@ def tables() -> list[str]:
 @flow(
     name="sweep",
     flow_run_name="{table}-{over}-{corpus}",
-    task_runner=ThreadPoolTaskRunner(max_workers=slots.SLOTS or 1),  # type: ignore[arg-type]  # Prefect's own types do not fit each other
+    task_runner=ThreadPoolTaskRunner(max_workers=slots.WORKSPACES),  # type: ignore[arg-type]  # Prefect's own types do not fit each other
     persist_result=False,
 )
 def sweep_rows(

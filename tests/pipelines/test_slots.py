@@ -71,17 +71,26 @@ def told(text: str) -> None:
     """Hears what is waited for."""
 
 
-def now(gpu: bool = True) -> Iterator[str | None]:
+def now(gpu: bool = True, job: bool = False) -> Iterator[str | None]:
     """The devices of a place that is to be had at once, or nothing."""
     looks = itertools.count()
-    with slots.place(gpu, lambda: next(looks) > 1, told) as place:
+    with slots.place(gpu, job, lambda: next(looks) > 1, told) as place:
         yield None if place is None else place.environment.get("CUDA_VISIBLE_DEVICES", "all")
 
 
 @pytest.mark.usefixtures("local")
 def test_without_slots_a_stage_has_the_whole_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GPU_SLOTS", raising=False)
-    assert [next(now()), next(now(gpu=False))] == ["all", "all"]
+    assert [next(now()), next(now(gpu=False)), next(now(job=True))] == ["all", "all", "all"]
+
+
+@pytest.mark.usefixtures("local")
+def test_jobs_of_a_cluster_take_no_place_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GPU_SLOTS", raising=False)
+    monkeypatch.setattr(slots, "ELSEWHERE", True)
+    jobs, here = [now(job=True) for _ in range(3)], [now(), now(gpu=False)]
+    assert [next(one) for one in jobs] == ["all", "all", "all"]
+    assert [next(one) for one in here] == ["all", None]  # an average, say, and a cleaning
 
 
 @pytest.mark.usefixtures("local")
@@ -106,7 +115,7 @@ def test_beside_the_gpu_stages_one_other_runs_at_a_time(monkeypatch: pytest.Monk
 @pytest.mark.usefixtures("local")
 def test_a_stage_that_still_saves_its_work_keeps_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPU_SLOTS", "0")
-    with slots.place(True, lambda: False, told) as place:
+    with slots.place(True, False, lambda: False, told) as place:
         assert place is not None
         left = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=place.held)
     try:
@@ -124,7 +133,7 @@ def test_many_at_once_never_share_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None
     lock = threading.Lock()
 
     def stage() -> None:
-        with slots.place(True, lambda: False, told) as place:
+        with slots.place(True, False, lambda: False, told) as place:
             assert place is not None
             with lock:
                 using.append(place.environment["CUDA_VISIBLE_DEVICES"])
@@ -151,6 +160,7 @@ def test_dvc_yaml_says_which_stages_compute_on_gpus() -> None:
     stages = YAML(typ="safe", pure=True).load((Path(__file__).parents[2] / "dvc.yaml").read_text("utf-8"))["stages"]
     prepares = {name for name in stages if "hardware.prepare(" in (Path(__file__).parents[2] / "stages" / f"{name}.py").read_text("utf-8")}
     assert {name for name, stage in stages.items() if stage.get("meta", {}).get("gpu")} == prepares != set()
+    assert {name for name, stage in stages.items() if stage.get("meta", {}).get("job")} == {"train"}
 
 
 # --- flows ----------------------------------------------------------------------------------------------------------------------------
@@ -206,6 +216,17 @@ def test_three_variants_on_two_slots(three: Toy) -> None:
     assert not any(all(itertools.starmap(overlap, itertools.combinations(trio, 2))) for trio in itertools.combinations(trained, 3))
     locked = YAML(typ="safe", pure=True).load(three.read("dvc.lock"))["stages"]
     assert set(locked) == {"prepare", "train@a", "train@b", "train@c"}
+    assert json.loads(three.run("dvc", "status", "--json")[1]) == {}
+
+
+@pytest.mark.slow
+def test_with_a_cluster_all_variants_are_trained_at_once(three: Toy) -> None:
+    (three.folder / "dvc.yaml").write_text(PIPELINE.replace("{gpu: true}", "{gpu: true, job: true}"))
+    three.environment = {name: value for name, value in three.environment.items() if name != "GPU_SLOTS"} | {"LAUNCHER": "slurm"}
+    code, output = three.run("pipelines.repro")
+    assert code == 0, output
+    _, *trained = record(three)
+    assert len(trained) == 3 and all(itertools.starmap(overlap, itertools.combinations(trained, 2)))
     assert json.loads(three.run("dvc", "status", "--json")[1]) == {}
 
 
