@@ -3,6 +3,7 @@
 A flow tells the server every HEARTBEAT seconds that it lives. An automation of the server's own takes one for dead that has not been
 heard for SILENCE seconds, of which it must miss two beats, and that has not ended. (Prefect's default, a beat in 180 seconds, does not go
 with it: pyproject.toml sets HEARTBEAT for flows that start in the project's folder, elsewhere PREFECT_FLOWS_HEARTBEAT_FREQUENCY does.)
+Another takes a run for dead that a runner has taken up, Pending, and that has not begun after as long: the runner was lost in between.
 
 `pipelines.serve` calls it; only for a work pool it is called by hand. Twice does no harm. Exit codes: 0 done, 2 there is no such server.
 """
@@ -20,54 +21,57 @@ from prefect.settings import get_current_settings  # isort: skip
 
 HEARTBEAT = 30  # seconds, the least that Prefect takes
 SILENCE = 90
-NAME = "nmt-pipeline: crashed runs"
-BEAT = "prefect.flow-run.heartbeat"
-ENDS = ("Completed", "Failed", "Cancelled", "Crashed", "Paused", "Suspended", "AwaitingRetry")
+BEAT, PENDING, RUNNING = (f"prefect.flow-run.{name}" for name in ("heartbeat", "Pending", "Running"))
+ENDS = {f"prefect.flow-run.{name}" for name in ("Completed", "Failed", "Cancelled", "Crashed", "Paused", "Suspended", "AwaitingRetry")}
 
 
 class NoServer(Exception):
     """No Prefect server answers. The message is one sentence."""
 
 
-def automation() -> AutomationCore:
-    """A run is Crashed whose last sign of life is SILENCE seconds old."""
+def automations() -> list[AutomationCore]:
+    """A run is Crashed whose last sign of life is SILENCE seconds old, or that was taken up as long ago and has not begun."""
+    gone = "its process or machine is gone, or cut off. What it saved is gone on from."
+    return [
+        _crashed("nmt-pipeline: crashed runs", BEAT, {BEAT, *ENDS}, f"not heard for {SILENCE} seconds: {gone}"),
+        _crashed("nmt-pipeline: runs that never began", PENDING, {RUNNING, *ENDS}, f"not begun after {SILENCE} seconds: {gone}"),
+    ]
+
+
+def _crashed(name: str, after: str, expect: set[str], message: str) -> AutomationCore:
+    """Marks a run that `after` has happened to, and in SILENCE seconds nothing of `expect`."""
     return AutomationCore(
-        name=NAME,
-        description=f"A run that has told nothing for {SILENCE} seconds is dead. Made by `python -m pipelines.zombies`.",
+        name=name,
+        description=f"A run of which nothing is heard for {SILENCE} seconds is dead. Made by `python -m pipelines.zombies`.",
         trigger=EventTrigger(
             posture=Posture.Proactive,
             match={"prefect.resource.id": "prefect.flow-run.*"},
             for_each={"prefect.resource.id"},
-            after={BEAT},
-            expect={BEAT, *(f"prefect.flow-run.{name}" for name in ENDS)},
+            after={after},
+            expect=expect,
             threshold=1,
             within=timedelta(seconds=SILENCE),
         ),
-        actions=[
-            ChangeFlowRunState(
-                state=StateType.CRASHED,
-                message=f"not heard for {SILENCE} seconds: its process or machine is gone, or cut off. What it saved is gone on from.",
-            )
-        ],
+        actions=[ChangeFlowRunState(state=StateType.CRASHED, message=message)],
     )
 
 
 def watch() -> None:
-    """Make the automation on the server, or bring the one that is there up to date. Raises NoServer."""
+    """Make the automations on the server, or bring those that are there up to date. Raises NoServer."""
     url = get_current_settings().api.url
     if not url:
         raise NoServer("no Prefect server is named: `prefect server start` starts one, PREFECT_API_URL says where it is")
-    wanted = automation()
     with get_client(sync_client=True) as client:
         if error := client.api_healthcheck():
             raise NoServer(f"no Prefect server answers at {url}: {error}")
-        found = client.read_automations_by_name(NAME)
-        if not found:
-            client.create_automation(wanted)
-        elif AutomationCore.model_validate(found[0].model_dump(include=set(AutomationCore.model_fields))) != wanted:
-            client.update_automation(found[0].id, wanted)
-        for other in found[1:]:
-            client.delete_automation(other.id)
+        for wanted in automations():
+            found = client.read_automations_by_name(wanted.name)
+            if not found:
+                client.create_automation(wanted)
+            elif AutomationCore.model_validate(found[0].model_dump(include=set(AutomationCore.model_fields))) != wanted:
+                client.update_automation(found[0].id, wanted)
+            for other in found[1:]:
+                client.delete_automation(other.id)
 
 
 def main() -> int:

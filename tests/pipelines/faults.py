@@ -133,6 +133,11 @@ class Site:
         wait_until(lambda: bool(self._deployments()), f"the runner does not start: {self.home / 'runner.log'}", 400)
         return str(self.api(f"deployments/{self._deployments()[0]['id']}/create_flow_run", {})["id"])
 
+    def taken_up(self) -> str:
+        """Leave a run as a runner does that is lost between taking it up and starting it. Returns its id."""
+        flow = self.api("flows/", {"name": "lost"})["id"]
+        return str(self.api("flow_runs/", {"flow_id": flow, "state": {"type": "PENDING"}})["id"])
+
     def _deployments(self) -> list[dict[str, Any]]:
         return list(self.api("deployments/filter", {"deployments": {"name": {"any_": ["project"]}}}))
 

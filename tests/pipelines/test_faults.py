@@ -54,7 +54,9 @@ def test_whatever_is_lost_the_state_is_true_and_the_next_run_goes_on_and_runs_no
     for fault in faults:
         assert suffer(site, fresh, fault) < 30
     (unheard,) = [fault for fault in FAULTS if fault.name == UNHEARD]
+    never_begun = site.taken_up()
     assert suffer(site, fresh, unheard) < MARKED
+    assert site.ended(never_begun, seconds=5) == "CRASHED"
 
     Path("train-a.hold").unlink()
     assert site.ended(site.ask()) == "COMPLETED"
@@ -66,4 +68,4 @@ def test_whatever_is_lost_the_state_is_true_and_the_next_run_goes_on_and_runs_no
     site.runner.terminate()
     site.runner.wait(timeout=60)
     assert fresh.processes() == []
-    assert len(site.api("automations/filter", {})) == 1  # of six runners
+    assert len(site.api("automations/filter", {})) == 2  # of six runners
