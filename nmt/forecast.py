@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from nmt.batches import Batch, plan_updates
-from nmt.loss import CHUNK, batch_sums
+from nmt.loss import GPU_CHUNK, batch_sums
 from nmt.model import LEARNED_POSITIONS, ModelConfig, Transformer
 from nmt.shards import read_shard, shard_files
 from nmt.symbols import EOS
@@ -124,7 +124,7 @@ def activation_bytes(config: ModelConfig, vocab_size: int, rows: int, src: int, 
         return sum(tensor.untyped_storage().nbytes() for place, tensor in kept.items() if place not in own)
 
     one, two = saved(1), saved(2)
-    logits = min(CHUNK, rows * tgt) * vocab_size * 2 * (2 if precision == "bfloat16" else 4)
+    logits = min(GPU_CHUNK, rows * tgt) * vocab_size * 2 * (2 if precision == "bfloat16" else 4)
     return one + (rows - 1) * (two - one) + logits
 
 

@@ -271,15 +271,15 @@ def test_an_edited_comment_costs_no_training_and_an_edited_line_does(project: Pa
         shutil.copytree(PROJECT / package, code_folder / package, ignore=shutil.ignore_patterns("__pycache__"))
     loss = code_folder / "nmt" / "loss.py"
     text = loss.read_text()
-    assert "CHUNK = 1024  # " in text and run(project, *STAGE, project=code_folder)[0] == 0
+    assert "CHUNK = 256  # " in text and run(project, *STAGE, project=code_folder)[0] == 0
     first, saved = outs(project), scratch() / "checkpoints" / "step-00000008" / WEIGHTS
     written = saved.stat().st_mtime_ns
     shutil.rmtree("checkpoints")
-    loss.write_text(text.replace("CHUNK = 1024  # ", "CHUNK = 1024  # edited: "))
+    loss.write_text(text.replace("CHUNK = 256  # ", "CHUNK = 256  # edited: "))
     code, output = run(project, *STAGE, project=code_folder)
     assert code == 0 and "goes on from update 8 " in output
     assert outs(project) == first and saved.stat().st_mtime_ns == written
-    loss.write_text(text.replace("CHUNK = 1024  # ", "CHUNK = 1025  # "))
+    loss.write_text(text.replace("CHUNK = 256  # ", "CHUNK = 1025  # "))
     code, output = run(project, *STAGE, project=code_folder)
     assert code == 0 and "goes on" not in output
     assert len(list(Path(".scratch/train").iterdir())) == 2
