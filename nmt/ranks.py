@@ -13,6 +13,8 @@ process has 1, 2, 4, 8, … pieces. With another number it is equal to rounding.
 
 import os
 import re
+import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -26,7 +28,9 @@ from torch import Tensor
 
 from nmt.errors import UserError
 
-MEETING_SECONDS = 60  # within which all processes must have found one another
+MEETING_SECONDS = 45  # within which all processes must have found one another, and SPARE_SECONDS more where torch does not keep to it
+SPARE_SECONDS = 10
+NETWORKS = "where machines have several networks, name the one between them in GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME"
 
 
 @dataclass(frozen=True)
@@ -138,7 +142,8 @@ def is_rank() -> bool:
 def joined(device: torch.device, patience: float) -> Iterator[Ranks]:
     """Join the group that torchrun described in the environment, until the block ends. Without such a description this process is alone.
 
-    Raises UserError when the processes have not found one another within MEETING_SECONDS.
+    Raises UserError when the processes have not found one another within MEETING_SECONDS. Where torch does not come back to say so (it
+    waits for ever for a process that it has heard of and cannot reach) this process ends, with the sentence and code 2.
     """
     if not is_rank():
         yield Ranks()
@@ -146,16 +151,27 @@ def joined(device: torch.device, patience: float) -> Iterator[Ranks]:
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if rank > 0:
         patience += 2  # the first learns whom all are waiting for, so it gives up first
+    place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+    missed = f"process {rank} of {size} did not find the others at {place} within {MEETING_SECONDS} s"
+    late = threading.Timer(MEETING_SECONDS + SPARE_SECONDS, _give_up, [missed])
+    late.daemon = True
+    late.start()
     try:
         dist.init_process_group("gloo", timeout=timedelta(seconds=MEETING_SECONDS))
         control = dist.new_group(backend="gloo", timeout=timedelta(seconds=patience))
         data = dist.new_group(backend="nccl", timeout=timedelta(seconds=patience)) if device.type == "cuda" else control
     except (RuntimeError, ValueError) as error:
-        place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
-        reason = str(error).splitlines()[0]
-        raise UserError(f"process {rank} of {size} did not find the others at {place} within {MEETING_SECONDS} s: {reason}") from None
+        advice = f"; {NETWORKS}" if "connectFullMesh" in str(error) else ""
+        raise UserError(f"{missed}: {str(error).splitlines()[0]}{advice}") from None
+    finally:
+        late.cancel()
     yield Ranks(rank, size, patience, control, data)
     dist.destroy_process_group()
+
+
+def _give_up(missed: str) -> None:
+    print(f"error: {missed}: they have heard of each other and cannot connect; {NETWORKS}", file=sys.stderr, flush=True)
+    os._exit(2)
 
 
 def tree_sum(parts: Iterable[list[Tensor]]) -> list[Tensor] | None:

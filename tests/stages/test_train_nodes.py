@@ -97,6 +97,39 @@ def alone(nodes: Nodes, **train: Any) -> dict[str, bytes]:
     return outs(folder)
 
 
+JOIN = """
+import torch
+from nmt import ranks
+from nmt.errors import UserError
+
+ranks.MEETING_SECONDS = 2
+try:
+    with ranks.joined(torch.device("cpu"), 60):
+        pass
+except UserError as error:
+    raise SystemExit(f"error: {error}")
+"""
+
+
+def test_without_the_name_of_the_network_both_end_in_a_sentence_that_asks_for_it(nodes: Nodes) -> None:
+    """Each tells the other that it is at 127.0.0.1. One is refused there; the other would wait for ever."""
+    group = {"WORLD_SIZE": "2", "MASTER_ADDR": "10.77.0.1", "MASTER_PORT": "29401", "PYTHONPATH": str(PROJECT)}
+    started = [
+        subprocess.Popen(
+            ["ip", "netns", "exec", name, sys.executable, "-c", JOIN],
+            env={**os.environ, **group, "RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank, name in enumerate(nodes.names)
+    ]
+    for rank, process in enumerate(started):
+        said = process.communicate(timeout=60)[1].splitlines()[-1]
+        assert process.returncode in (1, 2)
+        assert said.startswith(f"error: process {rank} of 2 did not find the others at 10.77.0.1:29401 within 2 s: ")
+        assert said.endswith("name the one between them in GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME")
+
+
 def test_a_lost_node_ends_the_job_within_the_bound_and_the_next_one_ends_with_the_bytes_of_one_process(nodes: Nodes) -> None:
     expected = alone(nodes, updates=100)
     params(nodes.folder, updates=100)
