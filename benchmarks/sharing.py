@@ -22,8 +22,8 @@ for folder in (HERE, HERE.parent):
 
 from workload import CONFIGS, DROPOUT, SMOOTHING, pairs_of
 
-from nmt.shards import write_shards
 from tests.copy_task import STAGE, ended, start, write_params
+from tests.shards import write_shards
 
 
 def prepare(folder: Path, config: str, precision: str, updates: int, processes: int, threads: int) -> Path:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from nmt.chance import mixed
 from nmt.chunks import Chunk, ParallelText, made
-from nmt.shards import SIDES, write_lists
+from nmt.shards import SIDES, id_type, write_lists
 from nmt.tokenizer import Tokenizer
 
 Places = NDArray[np.int64]
@@ -52,7 +52,7 @@ class Encoder:
     @property
     def dtype(self) -> type[np.unsignedinteger[Any]]:
         """Of the ids in a shard."""
-        return np.uint16 if self.tokenizer.vocab_size <= 1 << 16 else np.uint32
+        return id_type(self.tokenizer.vocab_size)
 
     def _encode(self, chunk: Chunk, folder: Path) -> None:
         shard_of = dealt(chunk.first, chunk.lines, self.shards)

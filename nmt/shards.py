@@ -10,16 +10,14 @@ special tokens, and the tokenizer's sha256 and vocabulary size in its schema:
 Below it there may be folders `sampled-000`, `sampled-001`, … of the same pairs in other pieces, one for each epoch (nmt/resampling.py).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from nmt.errors import UserError
-from nmt.outputs import whole_folder
 
 SIDES = ("src", "tgt")
 PAIRS_PER_SHARD = 500_000  # of 25 words a side: about 50 MB
@@ -55,23 +53,9 @@ class Shard:
         return len(self.src.offsets) - 1
 
 
-def write_shards(
-    pairs: Iterable[tuple[Sequence[int], Sequence[int]]], folder: Path, vocab_size: int, tokenizer_sha256: str, size: int = PAIRS_PER_SHARD
-) -> int:
-    """Write `pairs` of token ids to `folder`, `size` a file, and return their number. The folder is whole or absent."""
-    kind = pa.uint16() if vocab_size <= 1 << 16 else pa.uint32()
-    metadata = {"vocab_size": str(vocab_size), "tokenizer_sha256": tokenizer_sha256}
-    schema = pa.schema([("src", pa.list_(kind)), ("tgt", pa.list_(kind))], metadata)
-    count = 0
-    with whole_folder(folder) as building:
-        rest = iter(pairs)
-        while batch := list(islice(rest, size)):
-            columns = [pa.array(column, schema.types[0]) for column in zip(*batch, strict=True)]
-            path = building / f"{count // size:05}.arrow"
-            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-                writer.write_batch(pa.record_batch(columns, schema=schema))
-            count += len(batch)
-    return count
+def id_type(vocab_size: int) -> type[np.uint16] | type[np.uint32]:
+    """The smallest type that holds all ids of a vocabulary."""
+    return np.uint16 if vocab_size <= 1 << 16 else np.uint32
 
 
 def write_lists(

@@ -19,9 +19,9 @@ from ruamel.yaml import YAML
 from nmt.batches import Batch, Update, updates
 from nmt.checkpoint import checkpoints, step_of
 from nmt.model import ModelConfig
-from nmt.shards import write_shards
 from nmt.symbols import EOS
 from nmt.training import TrainConfig, Trainer
+from tests.shards import write_shards
 
 PROJECT = Path(__file__).resolve().parent.parent
 VOCAB = 50

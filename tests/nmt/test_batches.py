@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from nmt.batches import GROUP_SHARDS, Batch, Update, ahead, collate, in_order, largest_piece, padded, plan_updates, rounded, updates
 from nmt.errors import UserError
 from nmt.model import ModelConfig, Transformer
-from nmt.shards import write_shards
 from nmt.symbols import BOS, EOS, PAD
+from tests.shards import write_shards
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1, max_size=80)
 

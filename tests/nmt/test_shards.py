@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmt.errors import UserError
-from nmt.shards import read_pairs, read_shard, shard_files, write_shards
+from nmt.shards import read_pairs, read_shard, shard_files
+from tests.shards import write_shards
 
 SHA256 = "5" * 64
 PAIRS = [([812, 4, 95, 11], [77, 1204, 5]), ([9, 310], [42]), ([], [7]), ([65_535], [])]
@@ -59,27 +60,6 @@ def test_pyarrow_and_pandas_open_a_shard_as_a_table(tmp_path: Path) -> None:
     assert table.schema.metadata == {b"vocab_size": b"70000", b"tokenizer_sha256": SHA256.encode()}
     frame = pd.read_feather(path)
     assert [(row.src.tolist(), row.tgt.tolist()) for row in frame.itertuples()] == PAIRS
-
-
-def test_the_same_pairs_give_the_same_bytes(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        write_shards(iter(PAIRS), tmp_path / name, 70_000, SHA256, size=3)
-    for number in range(2):
-        assert (tmp_path / "a" / f"{number:05}.arrow").read_bytes() == (tmp_path / "b" / f"{number:05}.arrow").read_bytes()
-
-
-def test_a_reader_that_fails_leaves_the_old_folder_and_nothing_else(tmp_path: Path) -> None:
-    def failing() -> Iterator[tuple[list[int], list[int]]]:
-        yield from PAIRS
-        raise ZeroDivisionError
-
-    for old in (False, True):
-        if old:
-            write_shards(PAIRS, tmp_path / "s", 70_000, SHA256)
-        with pytest.raises(ZeroDivisionError):
-            write_shards(failing(), tmp_path / "s", 70_000, SHA256, size=1)
-        assert [path.name for path in tmp_path.iterdir()] == ["s"] * old
-    assert read(tmp_path / "s") == PAIRS
 
 
 def other_tables() -> Iterator[tuple[str, bytes]]:

@@ -11,10 +11,10 @@ from nmt.bundle import load_bundle
 from nmt.checkpoint import build_model, save_checkpoint
 from nmt.model import ModelConfig, Transformer
 from nmt.search import DecodeConfig
-from nmt.shards import write_shards
 from nmt.studies import by_average, by_length, joined
 from nmt.tokenizer import Tokenizer
 from nmt.validation import held_out_loss
+from tests.shards import write_shards
 
 DECODE = DecodeConfig(beam_size=1, length_penalty=0.6, max_length_offset=2, stop="exact", precision="float32")
 CPU = torch.device("cpu")

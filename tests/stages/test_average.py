@@ -14,11 +14,11 @@ from nmt.bundle import load_bundle
 from nmt.checkpoint import file_sha256, save_checkpoint
 from nmt.errors import UserError
 from nmt.model import ModelConfig, Transformer
-from nmt.shards import write_shards
 from nmt.symbols import BOS, EOS
 from nmt.tokenizer import Tokenizer
 from stages.average import main
 from tests.copy_task import MODEL, TRAIN
+from tests.shards import write_shards
 
 PAIRS = [([5, 6, 7], [8, 9]), ([10], [11, 12, 13, 14]), ([4, 4], []), ([20, 21], [22])]
 STEPS = (200, 400, 600)

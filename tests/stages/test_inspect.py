@@ -7,10 +7,11 @@ from ruamel.yaml import YAML
 
 from nmt.batches import updates
 from nmt.errors import UserError
-from nmt.shards import read_shard, shard_files, write_shards
+from nmt.shards import read_shard, shard_files
 from nmt.tokenizer import Tokenizer, TokenizerConfig, train_tokenizer
 from stages import inspect
 from tests.copy_task import TRAIN
+from tests.shards import write_shards
 
 CONFIG = TokenizerConfig(type="bpe", vocab_size=320, normalization="identity", sample_lines=1000)
 

@@ -14,10 +14,11 @@ from ruamel.yaml import YAML
 
 from nmt import encoding, resampling
 from nmt.errors import UserError
-from nmt.shards import read_pairs, read_shard, shard_files, write_lists, write_shards
+from nmt.shards import read_pairs, read_shard, shard_files, write_lists
 from nmt.tokenizer import Tokenizer, TokenizerConfig, train_tokenizer
 from stages import shard
 from tests.copy_task import HARDWARE, PROJECT, run
+from tests.shards import write_shards
 
 TRAIN = [(f"the house {n} is  old\u2028and red", f"das Haus {n} ist alt\u0085und rot") for n in range(25)]
 VALID = [("a new house", "ein neues Haus"), ("", "leer"), ("\u65b0\u3057\u3044 🏠", ""), (" spaces  kept ", "\u00a0")]

@@ -14,7 +14,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nmt.shards import write_shards
 from nmt.symbols import UNKNOWN
 from tests.copy_task import (
     FIRST,
@@ -33,6 +32,7 @@ from tests.copy_task import (
     write_corpus,
     write_params,
 )
+from tests.shards import write_shards
 
 SHORT = dict(updates=30, checkpoint_every=10, microbatches=4)
 TORCHRUN = ("torch.distributed.run", "--standalone", "--max-restarts", "0", "--nproc-per-node")
