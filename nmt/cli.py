@@ -57,6 +57,10 @@ def translate(
     if (source is None) != (output is None):
         raise UserError("--input and --output go together: give both, or neither for standard input and output")
     if source is not None and output is not None:
+        try:
+            source.open("rb").close()
+        except OSError as error:
+            raise UserError(f"--input {source} cannot be read: {error.strerror}") from None
         if output.exists() and not output.is_file():
             raise UserError(f"{output} is no file that could be replaced: name another --output")
         if output.exists() and source.exists() and output.samefile(source):
@@ -108,14 +112,20 @@ def translate(
 
 
 def _stream(work: Callable[[list[str], int, Callable[[int, float], None]], Iterable[str]], name: str) -> None:
-    """Write what `work` makes of the lines of standard input to standard output as they come."""
+    """Write what `work` makes of the lines of standard input to standard output as they come, all of those before one that is refused."""
     from nmt.arriving import batches
 
     first = 1
     watched = sys.stderr is not None and sys.stderr.isatty() and not (sys.stdout is not None and sys.stdout.isatty())
     with Progress("translate", None, "lines", visible=watched) as progress:
         for batch in batches(sys.stdin.buffer, name):
-            _write(work(batch, first, progress.advance_by))
+            try:
+                shown = list(work(batch, first, progress.advance_by))
+            except UserError:
+                for number, line in enumerate(batch, start=first):
+                    _write(work([line], number, progress.advance_by))
+                raise
+            _write(shown)
             first += len(batch)
 
 

@@ -19,6 +19,7 @@ Two guards hold for all flows of this machine, whatever workspace or server they
 
 import fcntl
 import os
+import re
 import socket
 import tempfile
 import threading
@@ -34,6 +35,7 @@ from prefect.concurrency.sync import concurrency
 from prefect.exceptions import ObjectNotFound
 
 VARIABLE = "GPU_SLOTS"
+DEVICE = re.compile(r"\d+|(GPU|MIG)-\S+")
 LOCKS = Path(tempfile.gettempdir())
 POLL = 0.5  # seconds between two looks
 TRY = 2.0  # seconds for the server to count, should others be faster
@@ -58,9 +60,11 @@ class Place:
 
 
 def slots() -> list[str]:
-    """What GPU_SLOTS says, none without it. Raises SlotError where a GPU is in two slots."""
+    """What GPU_SLOTS says, none without it. Raises SlotError for what names no GPU, and where a GPU is in two slots."""
     found = os.environ.get(VARIABLE, "").split()
     devices = [device for slot in found for device in slot.split(",")]
+    if wrong := [device for device in devices if not DEVICE.fullmatch(device)]:
+        raise SlotError(f"{VARIABLE} is {os.environ[VARIABLE]!r}, but {wrong[0]!r} is no GPU: numbers, GPU-… or MIG-… are (nvidia-smi -L)")
     if twice := sorted({device for device in devices if devices.count(device) > 1}):
         raise SlotError(f"{VARIABLE} is {os.environ[VARIABLE]!r}, with {', '.join(twice)} in it twice: a GPU is in one slot")
     return found

@@ -85,6 +85,8 @@ def runs_of(sweep: Sweep, params: Any, rows: Sequence[str], seeds: Sequence[int]
     changes = table["variants"][sweep.over]
     if unknown := [row for row in rows if row not in changes["rows"]]:
         raise SweepError(f"{sweep.name} has no row {', '.join(unknown)}: known are {', '.join(changes['rows'])}")
+    if wrong := [seed for seed in seeds if not 0 <= seed < 1 << 63]:
+        raise SweepError(f"the seed {wrong[0]} cannot be: a whole number from 0 to 2^63 - 1 is needed")
     found = []
     for row, own in changes["rows"].items():
         for seed in seeds or [params["seed"]] if not rows or row in rows else []:
@@ -195,9 +197,10 @@ def requested(
     if table not in (known := tables()):
         raise SweepError(f"there is no table {table}: known are {', '.join(known)} (pipelines/<name>.yaml)")
     check()
-    workspaces.refuse_uncommitted(MADE_OF)
     sweep = Sweep(table, over, corpus)
-    return sweep, runs_of(sweep, read_params(), rows or [], list(dict.fromkeys(seeds or [])))
+    runs = runs_of(sweep, read_params(), rows or [], list(dict.fromkeys(seeds or [])))
+    workspaces.refuse_uncommitted(MADE_OF)
+    return sweep, runs
 
 
 def tables() -> list[str]:
@@ -279,7 +282,7 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"stopped: a training had {GRACE:.0f} seconds to save its work; the next call goes on from here", file=sys.stderr)
+        print(f"stopped: a stage that ran had {GRACE:.0f} seconds to save its work; the next call goes on from here", file=sys.stderr)
         return 130
     return 0 if state.is_completed() else 1
 

@@ -63,7 +63,8 @@ def watch() -> None:
         raise NoServer("no Prefect server is named: `prefect server start` starts one, PREFECT_API_URL says where it is")
     with get_client(sync_client=True) as client:
         if error := client.api_healthcheck():
-            raise NoServer(f"no Prefect server answers at {url}: {error}")
+            ending = "" if url.rstrip("/").endswith("/api") else ", which should end in /api"
+            raise NoServer(f"no Prefect server answers at {url}{ending}: {' '.join(str(error).split())[:200]}")
         for wanted in automations():
             found = client.read_automations_by_name(wanted.name)
             if not found:

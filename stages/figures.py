@@ -39,7 +39,7 @@ def main(
     lengths: Annotated[bool, typer.Option("--lengths", help="Draw loss and BLEU against the length")] = False,
     lines: Annotated[int, typer.Option(min=1, help="Of valid, that are translated for --averaging")] = 500,
 ) -> None:
-    """Write the figures. Raises UserError for a model that is not there, or a sentence that is none."""
+    """Write the figures. Raises UserError for a corpus, variant or model that is not there, or a sentence that is none."""
     machine = params.load("hardware", hardware.HardwareConfig)
     device = hardware.prepare(machine)
     from nmt.bundle import load_bundle
@@ -50,7 +50,7 @@ def main(
     if not (corpus and variant) and (corpus or sentence or averaging or lengths):
         raise UserError("name corpus and variant of a trained model: python -m stages.figures demo tiny …")
     figures: dict[str, Figure] = {name: figure for name, (figure, _) in of_formulas().items()}
-    if sentence or averaging or lengths:
+    if corpus and variant:
         config = params.load("decode", DecodeConfig)
         folder = Path("runs") / corpus / variant
         bundle = load_bundle(folder / "averaged")

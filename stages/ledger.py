@@ -69,7 +69,8 @@ def _show(console: Console, rows: list[dict[str, Any]], texts: list[Path]) -> No
     for row in rows:
         src, tgt = next(islice(pairs, row["train_line"] - 1 - passed, None))
         passed = row["train_line"]
-        console.print(f"\n[dim]{escape(row['file'])}:{row['line']}[/dim] {row['rule']}\n  {escape(src)}\n  {escape(tgt)}")
+        where = f"{texts[0]}:{row['train_line']}[/dim], from {escape(row['file'])}"
+        console.print(f"\n[dim]{where}: {row['rule']}\n  {escape(src)}\n  {escape(tgt)}")
 
 
 if __name__ == "__main__":

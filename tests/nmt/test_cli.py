@@ -226,6 +226,13 @@ def test_a_prefix_that_is_no_text_is_refused(model_folder: Path) -> None:
     assert isinstance(found.exception, UserError) and str(found.exception) == "--prefix is not UTF-8 text: give plain words"
 
 
+def test_an_input_that_is_not_there_is_said_and_nothing_is_left(model_folder: Path, tmp_path: Path) -> None:
+    for path, reason in ((tmp_path / "none", "No such file or directory"), (tmp_path, "Is a directory")):
+        result = CliRunner().invoke(app, ["translate", str(model_folder), "--input", str(path), "--output", str(tmp_path / "out")])
+        assert isinstance(result.exception, UserError) and str(result.exception) == f"--input {path} cannot be read: {reason}"
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_input_and_output_go_together(model_folder: Path) -> None:
     result = CliRunner().invoke(app, ["translate", str(model_folder), "--input", "x"])
     assert isinstance(result.exception, UserError) and str(result.exception).startswith("--input and --output go together")
@@ -234,10 +241,11 @@ def test_input_and_output_go_together(model_folder: Path) -> None:
 def test_lines_are_numbered_through_whatever_is_translated_at_once(learned_model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nmt.arriving, "FIRST_LINES", 2)
     monkeypatch.setattr(nmt.arriving, "MOST_LINES", 2)
-    text = "a\n\n\n\n" + "zzz " * 1024
-    result = CliRunner().invoke(app, ["translate", str(learned_model_folder)], input=text)
-    assert isinstance(result.exception, UserError) and str(result.exception).startswith("standard input, line 5: ")
-    assert result.stdout.count("\n") == 4
+    for before in ("a\n\n\n\n", "a\n\n\n\nb\n"):  # it is the first of what is translated at once, or another
+        result = CliRunner().invoke(app, ["translate", str(learned_model_folder)], input=before + "zzz " * 1024 + "\nc\n")
+        number = before.count("\n") + 1
+        assert isinstance(result.exception, UserError) and str(result.exception).startswith(f"standard input, line {number}: ")
+        assert result.stdout.count("\n") == number - 1  # what came before is not lost
 
 
 @pytest.mark.parametrize(

@@ -156,6 +156,13 @@ def test_a_gpu_in_two_slots_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         slots.slots()
 
 
+@pytest.mark.parametrize(("words", "wrong"), [("a b", "a"), ("-1", "-1"), ("0 1,x", "x"), ("0,", "")])
+def test_what_names_no_gpu_is_refused(words: str, wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPU_SLOTS", words)
+    with pytest.raises(slots.SlotError, match=f"^GPU_SLOTS is '{words}', but '{wrong}' is no GPU: "):
+        slots.slots()
+
+
 def test_dvc_yaml_says_which_stages_compute_on_gpus() -> None:
     stages = YAML(typ="safe", pure=True).load((Path(__file__).parents[2] / "dvc.yaml").read_text("utf-8"))["stages"]
     prepares = {name for name in stages if "hardware.prepare(" in (Path(__file__).parents[2] / "stages" / f"{name}.py").read_text("utf-8")}

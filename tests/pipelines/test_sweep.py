@@ -26,6 +26,13 @@ PAPER = {name: {"perplexity": 4.0, "bleu": 25.0, "parameters": None} for name in
 # --- rows and tables ------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("seed", [-1, 1 << 63])
+def test_a_seed_that_cannot_be_is_refused(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(PROJECT)
+    with pytest.raises(SweepError, match=f"the seed {seed} cannot be"):
+        runs_of(TINY, PARAMS, ["base"], [1, seed])
+
+
 @pytest.mark.parametrize("suffix", [".md", ".csv"])
 def test_a_table_is_no_part_of_the_repository(suffix: str) -> None:
     path = TINY.result.with_suffix(suffix)

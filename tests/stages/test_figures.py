@@ -47,6 +47,9 @@ def test_what_is_missing_is_said(project: Path) -> None:
         figures.main(sentence="the old house")
     with pytest.raises(UserError, match="runs/toy/big/averaged is not a folder"):
         figures.main("toy", "big", sentence="the old house")
+    with pytest.raises(UserError, match="runs/toy/big/averaged is not a folder"):
+        figures.main("toy", "big")
+    assert not Path("figures").exists()
     with pytest.raises(UserError, match="--sentence is blank"):
         figures.main("toy", "small", sentence="  ")
     with pytest.raises(UserError, match="holds no checkpoints"):

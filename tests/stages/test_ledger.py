@@ -1,5 +1,6 @@
 """The command that shows what cleaning dropped."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,11 @@ def test_dropped_pairs_are_counted_by_rule_and_by_part(capsys: pytest.CaptureFix
 @pytest.mark.parametrize(("rule", "numbers"), [("blank", [10, 20, 30, 40, 50]), ("duplicates", range(51, 100, 10)), (None, [])])
 def test_the_very_pairs_are_shown_spread_over_the_text(rule: str | None, numbers: list[int], capsys: pytest.CaptureFixture[str]) -> None:
     main("toy", rule, show=5)
-    shown = [line.strip() for line in capsys.readouterr().out.splitlines() if "[b]" in line]
+    texts = Path("data/toy/raw/train.en").read_text().splitlines()
+    output = capsys.readouterr().out
+    places = re.findall(r"^data/toy/raw/train\.en:(\d+), from [ab]\.en: \w+\n  (.*)$", output, re.M)
+    assert len(places) == 5 and all(texts[int(line) - 1].strip() == text for line, text in places)
+    shown = [line.strip() for line in output.splitlines() if "[b]" in line]
     assert len(shown) == 10 and (rule is None or shown == [f"[b]{language} {number}" for number in numbers for language in ("en", "de")])
 
 
