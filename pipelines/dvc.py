@@ -1,7 +1,7 @@
 """The one module that calls DVC: which stages have to run, the running of one of them, and what a revision holds.
 
 DVC's Python interface is read for the graph and for the files of revisions alone. All else is its command line, in child
-processes, because that is what DVC keeps stable and what people type.
+processes, because that is what DVC keeps stable and what people type. (pipelines/nursery.py has the one of a stage at hand.)
 
 A stage writes into a file, not a pipe, and runs below a guard (pipelines/guard.py), in a session of its own. So no Ctrl-C of the
 terminal reaches it, and when the flow stops or dies, however it does, the stage saves its work and ends, and `dvc` gives its locks back.

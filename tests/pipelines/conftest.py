@@ -7,13 +7,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
 
+from pipelines import dvc
 from tests.pipelines.toy import PARAMS, PIPELINE, WORK, Toy, wait_until
 
 PROJECT = Path(__file__).parents[2]
@@ -67,6 +68,13 @@ def toy(tmp_path: Path, done: Path, environment: dict[str, str], monkeypatch: py
         monkeypatch.setenv(name, value)
     yield toy
     toy.kill()
+
+
+@pytest.fixture
+def children(toy: Toy) -> Iterator[dvc.Children]:
+    """Those of a flow in the folder of the toy."""
+    with closing(dvc.Children()) as children:
+        yield children
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -14,13 +13,6 @@ from pipelines import dvc
 from tests.pipelines.toy import Toy, wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore:_NoneStep.value:DeprecationWarning")  # DVC's own, of the tries it keeps its outputs in
-
-
-@pytest.fixture
-def children(toy: Toy) -> Iterator[dvc.Children]:
-    """Those of a flow in the folder of the toy."""
-    with closing(dvc.Children()) as children:
-        yield children
 
 
 def stages(targets: list[str]) -> list[str]:

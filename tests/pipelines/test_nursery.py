@@ -1,23 +1,13 @@
 """The nursery: what it forks is looked after whoever is killed, and a nursery that is lost is started again."""
 
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import psutil
-import pytest
 
 from pipelines import dvc, nursery
 from tests.pipelines.toy import Toy, wait_until
 
 LOG = Path("log")
-
-
-@pytest.fixture
-def children(fresh: Toy) -> Iterator[dvc.Children]:
-    """Those of a flow in the folder of the toy, of which nothing has been run."""
-    with closing(dvc.Children()) as children:
-        yield children
 
 
 def own(name: str) -> psutil.Process:
