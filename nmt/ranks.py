@@ -123,7 +123,8 @@ class Ranks:
             yield
         except RuntimeError as error:
             found = re.search(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier|waiting for send/recv from rank (0)", str(error))
-            who = f"process {(found.group(1) or found.group(2)).strip()}" if found else "another one"
+            named = (found.group(1) or found.group(2)).strip() if found else str(1 - self.rank) if self.size == 2 else ""
+            who = f"process {named}" if named else "another one"
             what = str(error).strip().splitlines()[0]
             if time.monotonic() - began < self.patience:
                 raise UserError(f"process {self.rank} ends in update {step}, for {who} is gone ({what})") from None
