@@ -69,8 +69,11 @@ class Ranks:
             return
         flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
         with self._naming(step):
-            self._to_first(flat, holders)
-            dist.broadcast(flat, 0, self.data)
+            if holders == self.size and self.size & (self.size - 1) == 0:
+                self._by_halves(flat)
+            else:
+                self._to_first(flat, holders)
+                dist.broadcast(flat, 0, self.data)
         for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
             tensor.copy_(part.view_as(tensor))
 
@@ -102,6 +105,38 @@ class Ranks:
         """Raise UserError unless `value`, which sums up parameters, data and code, is the same in all processes."""
         if value != self.from_first(value):
             raise UserError(f"process {self.rank} has other parameters, data or code than process 0: they must see the same files")
+
+    def _by_halves(self, flat: Tensor) -> None:
+        """The tree for 2, 4, 8, … holders, all at work: neighbours swap halves, and each goes on with the sum of one half.
+
+        On the way back they swap what is finished. So each process sends 2 (size - 1) / size of `flat`, and none all of it several times.
+        """
+        begin, end, distance = 0, len(flat), 1
+        parents = []
+        while distance < self.size:
+            parents.append((begin, end))
+            middle = (begin + end) // 2
+            mine, theirs = slice(begin, middle), slice(middle, end)
+            if self.rank & distance:
+                mine, theirs = theirs, mine
+            flat[mine] += self._swap(flat[theirs], flat[mine], distance)
+            begin, end = mine.start, mine.stop
+            distance *= 2
+        while parents:
+            distance //= 2
+            whole = slice(*parents.pop())
+            theirs = slice(end, whole.stop) if begin == whole.start else slice(whole.start, begin)
+            flat[theirs] = self._swap(flat[begin:end], flat[theirs], distance)
+            begin, end = whole.start, whole.stop
+
+    def _swap(self, sent: Tensor, like: Tensor, distance: int) -> Tensor:
+        """Send to the process at this distance in the tree and return what it sends, of the shape of `like`."""
+        partner = self.rank ^ distance
+        received = torch.empty_like(like)
+        both = [dist.P2POp(dist.isend, sent, partner, self.data), dist.P2POp(dist.irecv, received, partner, self.data)]
+        for work in dist.batch_isend_irecv(both):
+            work.wait()
+        return received
 
     def _to_first(self, flat: Tensor, holders: int) -> None:
         distance = 1
@@ -180,18 +215,20 @@ def tree_sum(parts: Iterable[list[Tensor]]) -> list[Tensor] | None:
 
     At most log2(n) + 1 of n parts exist at one time.
     """
-    sums: list[tuple[int, list[Tensor]]] = []  # (number of parts in it, a power of two, falling; their sum)
-    for part in parts:
-        sums.append((1, part))
-        while len(sums) > 1 and sums[-1][0] == sums[-2][0]:
-            _join(sums)
+    sums = partial_sums(parts)
     while len(sums) > 1:
-        _join(sums)
-    return sums[0][1] if sums else None
+        right = sums.pop()
+        torch._foreach_add_(sums[-1], right)
+    return sums[0] if sums else None
 
 
-def _join(sums: list[tuple[int, list[Tensor]]]) -> None:
-    count, right = sums.pop()
-    left_count, left = sums.pop()
-    torch._foreach_add_(left, right)
-    sums.append((left_count + count, left))
+def partial_sums(parts: Iterable[list[Tensor]]) -> list[list[Tensor]]:
+    """What the tree holds after `parts`: a sum for each power of two in their number, the largest first."""
+    sums: list[list[Tensor]] = []
+    for count, part in enumerate(parts, 1):
+        sums.append(part)
+        while count % 2 == 0:
+            right = sums.pop()
+            torch._foreach_add_(sums[-1], right)
+            count //= 2
+    return sums

@@ -1,11 +1,7 @@
 """Sums over pieces and processes: the same bits wherever the tree is cut; processes that hang or vanish are named."""
 
-import multiprocessing
-import os
 import re
-import socket
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,9 +9,8 @@ import torch
 from torch import Tensor
 
 from nmt.errors import UserError
-from nmt.ranks import Ranks, joined, tree_sum
-
-CPU = torch.device("cpu")
+from nmt.ranks import Ranks, joined, partial_sums, tree_sum
+from tests.processes import CPU, in_processes
 
 
 def parts(count: int) -> list[list[Tensor]]:
@@ -39,35 +34,6 @@ def same(left: list[Tensor] | None, right: list[Tensor] | None) -> bool:
     return left is not None and right is not None and all(map(torch.equal, left, right))
 
 
-def in_processes(size: int, work: Callable[..., Any], *arguments: Any, patience: float = 60) -> list[Any]:
-    """What `work(ranks, *arguments)` returns or raises in each of `size` real processes."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    context = multiprocessing.get_context("spawn")
-    results = context.Queue()
-    ranks = [context.Process(target=_rank, args=(rank, size, port, patience, results, work, arguments)) for rank in range(size)]
-    for process in ranks:
-        process.start()
-    found = dict(results.get(timeout=100) for _ in ranks)
-    for process in ranks:
-        process.join(30)
-        assert process.exitcode == 0
-    return [found[rank] for rank in range(size)]
-
-
-def _rank(rank: int, size: int, port: int, patience: float, results: Any, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    torch.set_num_threads(1)
-    try:
-        with joined(CPU, patience) as ranks:
-            results.put((rank, work(ranks, *arguments)))
-            results.close()
-            results.join_thread()
-    except UserError as error:
-        results.put((rank, str(error)))
-
-
 @pytest.mark.parametrize("count", range(1, 18))
 def test_parts_are_added_pairwise_neighbours_first(count: int) -> None:
     assert same(tree_sum(iter(parts(count))), by_definition(parts(count)))
@@ -78,6 +44,14 @@ def test_the_parts_are_such_that_the_order_of_addition_matters() -> None:
     for part in parts(8)[1:]:
         one_by_one = [a + b for a, b in zip(one_by_one, part, strict=True)]
     assert not same(tree_sum(parts(8)), one_by_one)
+
+
+@pytest.mark.parametrize("count", range(17))
+def test_on_the_way_the_tree_holds_a_sum_for_each_power_of_two_in_the_number_of_parts(count: int) -> None:
+    leaves = iter(parts(count))
+    runs = [[next(leaves) for _ in range(1 << power)] for power in reversed(range(5)) if count & 1 << power]
+    found = partial_sums(parts(count))
+    assert len(found) == len(runs) and all(same(sums, by_definition(run)) for sums, run in zip(found, runs, strict=True))
 
 
 def test_nothing_has_no_sum() -> None:
