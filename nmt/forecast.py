@@ -108,7 +108,7 @@ def activation_bytes(config: ModelConfig, vocab_size: int, rows: int, src: int, 
     attention keeps less, for it computes the weights again.
     """
     model = Transformer(config, vocab_size).train()
-    model.use_generator(torch.Generator().manual_seed(1))
+    model.generator = torch.Generator().manual_seed(1)
     own = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
 
     def saved(rows: int) -> int:

@@ -7,6 +7,7 @@ module imports torch only inside its functions.
 import ctypes
 import logging
 import os
+import shutil
 import sys
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -59,6 +60,7 @@ class HardwareConfig(Config):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     processes: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
     threads: Literal["auto"] | Annotated[int, Field(ge=1, le=1024)] = "auto"
+    compile: bool = False
     patience: float = Field(600, gt=0, le=1_000_000)
     scratch: str = Field(".scratch", min_length=1)
     decode_tokens: int = Field(6000, ge=1)
@@ -101,6 +103,16 @@ def prepare(config: HardwareConfig) -> "torch.device":
         raise UserError(f"process {place} of this machine has no GPU: there are {torch.cuda.device_count()}, one for each process")
     torch.cuda.set_device(place)
     return torch.device("cuda", place)
+
+
+def compiles(config: HardwareConfig) -> bool:
+    """Whether torch.compile is to be used. Raises UserError when it is asked for and has no compiler here to call."""
+    compiler = os.environ.get("CXX", "g++")
+    if config.compile and shutil.which(compiler) is None:
+        raise UserError(
+            f"hardware.compile is true, but there is no C++ compiler {compiler} here: install it, name another in CXX, or set it to false"
+        )
+    return config.compile
 
 
 def warn_where_slow(precision: str, device: "torch.device") -> None:

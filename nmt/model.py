@@ -20,6 +20,7 @@ from nmt.config import Config
 from nmt.errors import UserError
 from nmt.symbols import PAD
 
+Noise = Sequence[Tensor | None]
 LEARNED_POSITIONS = 1024  # rows of a learned position table (Table 3, row E); sinusoids have no limit
 
 
@@ -37,24 +38,17 @@ class ModelConfig(Config):
 
 
 class Dropout(nn.Module):
-    """Inverted dropout whose mask comes from a generator of its own, 16 random bits an element.
-
-    A mask is then a function of the generator's seed and the module's place in the model, whatever the number of threads;
-    and drawing 64 bits at once is several times as fast as torch's Bernoulli on a CPU.
-    """
+    """Inverted dropout by random bits that are drawn elsewhere (`Transformer.noise`), so that this is a function of what it is given."""
 
     def __init__(self, p: float) -> None:
         super().__init__()
         self.cut = round(p * (1 << 16))
-        self.generator: torch.Generator | None = None
 
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training or self.cut == 0:
+    def forward(self, x: Tensor, noise: Tensor | None) -> Tensor:
+        """x, of which `noise`, uniform int16 of the same shape, says what becomes 0. None: all of x stays."""
+        if noise is None:
             return x
-        words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64, device=x.device)
-        words.random_(-(1 << 63), None, generator=self.generator)
-        bits = words.view(torch.int16)[: x.numel()].view(x.shape)
-        keep = torch.ge(bits, self.cut - (1 << 15), out=torch.empty_like(x, requires_grad=False))  # 0 or 1; booleans are slow
+        keep = torch.ge(noise, self.cut - (1 << 15), out=torch.empty_like(x, requires_grad=False))  # 0 or 1; booleans are slow
         return x * keep.mul_((1 << 16) / ((1 << 16) - self.cut))
 
 
@@ -166,10 +160,10 @@ class EncoderLayer(nn.Module):
         self.feed_forward_norm = nn.LayerNorm(config.d_model)
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """x [S, B, D]; `mask` as `padding_mask` gives it."""
-        x = self.self_norm(x + self.dropout(self.self_attention(x, mask)))
-        return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))  # type: ignore[no-any-return]
+    def forward(self, x: Tensor, mask: Tensor | None, noise: Noise = (None, None)) -> Tensor:
+        """x [S, B, D]; `mask` as `padding_mask` gives it; `noise` for each sublayer's dropout."""
+        x = self.self_norm(x + self.dropout(self.self_attention(x, mask), noise[0]))
+        return self.feed_forward_norm(x + self.dropout(self.feed_forward(x), noise[1]))  # type: ignore[no-any-return]
 
 
 class DecoderLayer(nn.Module):
@@ -185,11 +179,13 @@ class DecoderLayer(nn.Module):
         self.feed_forward_norm = nn.LayerNorm(config.d_model)
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, x: Tensor, mask: Tensor, memory: Sequence[Tensor], memory_mask: Tensor | None) -> Tensor:
-        """x [T, B, D]; `mask` as `causal_mask` gives it; `memory` are the keys and values of the encoder's output."""
-        x = self.self_norm(x + self.dropout(self.self_attention(x, mask)))
-        x = self.cross_norm(x + self.dropout(self.cross_attention(x, *memory, memory_mask)))
-        return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))  # type: ignore[no-any-return]
+    def forward(
+        self, x: Tensor, mask: Tensor, memory: Sequence[Tensor], memory_mask: Tensor | None, noise: Noise = (None, None, None)
+    ) -> Tensor:
+        """x [T, B, D]; `mask` as `causal_mask` gives it; `memory` are the keys and values of the encoder's output; `noise` as above."""
+        x = self.self_norm(x + self.dropout(self.self_attention(x, mask), noise[0]))
+        x = self.cross_norm(x + self.dropout(self.cross_attention(x, *memory, memory_mask), noise[1]))
+        return self.feed_forward_norm(x + self.dropout(self.feed_forward(x), noise[2]))  # type: ignore[no-any-return]
 
 
 class Transformer(nn.Module):
@@ -205,6 +201,7 @@ class Transformer(nn.Module):
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.layers))
         self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.layers))
         self.dropout = Dropout(config.dropout)
+        self.generator: torch.Generator | None = None  # of all dropout masks; None: torch's own
         self.sinusoids: Tensor
         self.register_buffer("sinusoids", sinusoids(256, config.d_model), persistent=False)
         self.initialize()
@@ -222,11 +219,19 @@ class Transformer(nn.Module):
             if isinstance(module, SelfAttention | CrossAttention):
                 module.initialize_joined()
 
-    def use_generator(self, generator: torch.Generator) -> None:
-        """Draw all dropout masks from `generator`."""
-        for module in self.modules():
-            if isinstance(module, Dropout):
-                module.generator = generator
+    def noise(self, count: int, tokens: Tensor) -> Noise:
+        """Random bits for so many dropouts of states of `tokens` [B, T]: int16 [T, B, D] each, or None where nothing is dropped.
+
+        They are a function of the generator's state, whatever the number of threads; and drawing 64 bits at once is several times as fast
+        as torch's Bernoulli on a CPU.
+        """
+        if not self.training or self.dropout.cut == 0:
+            return [None] * count
+        shape = count, tokens.size(1), tokens.size(0), self.config.d_model
+        numbers = math.prod(shape)
+        words = torch.empty((numbers + 3) // 4, dtype=torch.int64, device=tokens.device)
+        words.random_(-(1 << 63), None, generator=self.generator)
+        return words.view(torch.int16)[:numbers].view(shape).unbind()
 
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
         """Teacher-forced states [B, T, D] of the decoder: `logits` of state t predict the token behind tgt[:, t].
@@ -239,20 +244,21 @@ class Transformer(nn.Module):
         causal = causal_mask(x)
         for layer in self.decoder:
             assert isinstance(layer, DecoderLayer)
-            x = layer(x, causal, layer.cross_attention.keys_values(memory), mask)
+            x = layer(x, causal, layer.cross_attention.keys_values(memory), mask, self.noise(3, tgt))
         return x.transpose(0, 1)
 
     def encode(self, src: Tensor, mask: Tensor | None) -> Tensor:
         """The encoder's output, positions first, [S, B, D] for src [B, S]; `mask` as `padding_mask` gives it."""
         x = self.embed(src, 0, "src")
         for layer in self.encoder:
-            x = layer(x, mask)
+            x = layer(x, mask, self.noise(2, src))
         return x
 
     def embed(self, tokens: Tensor, position: int, side: Literal["src", "tgt"]) -> Tensor:
         """Embedding times sqrt(d_model), plus positions from `position` on, with dropout. [B, T] -> [T, B, D]"""
         positions = self._positions(position + tokens.size(1), side)[position:, None]  # [T, 1, D]
-        return self.dropout(torch.add(positions, self.embedding(tokens.t()), alpha=math.sqrt(self.config.d_model)))  # type: ignore[no-any-return]
+        embedded = torch.add(positions, self.embedding(tokens.t()), alpha=math.sqrt(self.config.d_model))
+        return self.dropout(embedded, *self.noise(1, tokens))  # type: ignore[no-any-return]
 
     def logits(self, states: Tensor) -> Tensor:
         """Scores [..., vocabulary] of the next token, by the transposed embedding matrix (§3.4)."""

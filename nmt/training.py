@@ -150,8 +150,11 @@ class Trainer:
         seed: int,
         device: torch.device,
         ranks: Ranks = Ranks(),  # noqa: B008  (immutable)
+        compiled: bool = False,
     ) -> None:
+        """`compiled`: the model's layers by torch.compile, once for all layers and shapes. The same to rounding."""
         self.config, self.model_config, self.seed, self.device, self.ranks = config, model_config, seed, device, ranks
+        self.compiled = compiled
         torch.manual_seed(seed)
         self.model = Transformer(model_config, vocab_size)
         self.state = State()
@@ -258,8 +261,11 @@ class Trainer:
 
     def _place(self) -> None:
         self.model.to(self.device).train()
+        if self.compiled:
+            for layer in (*self.model.encoder, *self.model.decoder):
+                layer.compile(dynamic=True, fullgraph=True)
         self.generator = torch.Generator(self.device)
-        self.model.use_generator(self.generator)
+        self.model.generator = self.generator
         self.optimizer = adam(self.model, self.config.adam_beta1, self.config.adam_beta2, self.config.adam_epsilon)
 
 

@@ -52,7 +52,9 @@ def main(
     counts = [int(part) if part.strip().isdigit() else 0 for part in devices.split(",")]
     if min(counts) < 1:
         raise UserError(f"--devices is {devices}: it takes numbers above 0, such as 1,8")
-    device = hardware.prepare(params.load("hardware", hardware.HardwareConfig))
+    machine = params.load("hardware", hardware.HardwareConfig)
+    compiled = hardware.compiles(machine)
+    device = hardware.prepare(machine)
     from nmt.forecast import Work
     from nmt.model import ModelConfig
     from nmt.shards import read_shard, shard_files
@@ -79,7 +81,7 @@ def main(
     operations = _print_arithmetic(console, variant, model, train, vocab_size, work)
     _print_memory(console, model, train, vocab_size, shards if known else None, sentence)
     if updates:
-        rate = _measure(model, train, vocab_size, shards if known else None, sentence, updates, device)
+        rate = _measure(model, train, vocab_size, shards if known else None, sentence, updates, device, compiled)
         _print_time(console, rate, operations, train, work, counts, price, watts, str(device))
 
 
@@ -178,7 +180,14 @@ def _print_memory(
 
 
 def _measure(
-    model: "ModelConfig", train: "TrainConfig", vocab_size: int, shards: Path | None, sentence: int, count: int, device: "torch.device"
+    model: "ModelConfig",
+    train: "TrainConfig",
+    vocab_size: int,
+    shards: Path | None,
+    sentence: int,
+    count: int,
+    device: "torch.device",
+    compiled: bool,
 ) -> float:
     """Target tokens a second of one process on this machine, over `count` updates after one that warms up."""
     import numpy as np
@@ -188,7 +197,7 @@ def _measure(
     from nmt.symbols import EOS
     from nmt.training import Trainer
 
-    trainer = Trainer(train, model, vocab_size, params.seed(), device)
+    trainer = Trainer(train, model, vocab_size, params.seed(), device, compiled=compiled)
     if shards:
         plan = list(islice(updates(shards / "train", train.tokens_per_update, train.microbatches, params.seed()), count + 1))
     else:

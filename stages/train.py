@@ -46,6 +46,7 @@ def main(variant: str, shards: Path, checkpoints: Path, training: Path) -> None:
     if launcher and "RANK" not in os.environ:
         _elsewhere(variant, shards, checkpoints, training, machine, signals)
         return
+    compiled = hardware.compiles(machine)
     device = hardware.prepare(machine)
     from nmt import launch
     from nmt.model import ModelConfig
@@ -68,7 +69,8 @@ def main(variant: str, shards: Path, checkpoints: Path, training: Path) -> None:
         ranks.check_same(name)
         if ranks.first:
             hardware.warn_where_slow(config.precision, device)
-        trainer = Trainer(config, model_config, read_shard(shard_files(shards / "train")[0]).vocab_size, seed, device, ranks)
+        vocab_size = read_shard(shard_files(shards / "train")[0]).vocab_size
+        trainer = Trainer(config, model_config, vocab_size, seed, device, ranks, compiled)
         found = ranks.from_first(resumable(scratch / "checkpoints", config) if ranks.first else None)
         if found:
             trainer.resume(found)

@@ -10,7 +10,7 @@ import torch
 
 from nmt.config import parse
 from nmt.errors import UserError
-from nmt.hardware import HardwareConfig, prepare, warn_where_slow
+from nmt.hardware import HardwareConfig, compiles, prepare, warn_where_slow
 from tests.copy_task import HARDWARE, PROJECT
 
 
@@ -60,6 +60,15 @@ def test_a_count_is_a_number_from_one(name: str, value: Any) -> None:
 def test_device_and_scratch_are_checked(name: str, value: Any) -> None:
     with pytest.raises(UserError, match=rf"^hardware\.{name} is {value!r}: "):
         config(**{name: value})
+
+
+def test_compilation_without_a_compiler_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "g++-99")
+    assert not compiles(config())
+    with pytest.raises(UserError, match=r"^hardware\.compile is true, but there is no C\+\+ compiler g\+\+-99 here: install it, "):
+        compiles(config(compile=True))
+    monkeypatch.setenv("CXX", sys.executable)
+    assert compiles(config(compile=True))
 
 
 @pytest.mark.parametrize(

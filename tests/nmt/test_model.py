@@ -526,7 +526,7 @@ def test_initial_weights_are_a_function_of_the_seed() -> None:
 def test_dropout_acts_on_sublayer_outputs_and_on_embedding_plus_position_and_nowhere_else() -> None:
     """PyTorch's layers give the same states when our masks are put in exactly these places, in this order."""
     ours = built(SQUARE.model_copy(update={"dropout": 0.3})).train()
-    ours.use_generator(torch.Generator().manual_seed(5))
+    ours.generator = torch.Generator().manual_seed(5)
     masks: list[Tensor] = []
     for module in ours.modules():
         if isinstance(module, Dropout):
@@ -542,9 +542,10 @@ def test_dropout_acts_on_sublayer_outputs_and_on_embedding_plus_position_and_now
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.5])
 def test_a_mask_keeps_its_share_and_the_expectation(p: float) -> None:
     n = 1_000_003
-    dropout = Dropout(p).train()
-    dropout.generator = torch.Generator().manual_seed(11)
-    mask = dropout(torch.ones(n, dtype=torch.float64))
+    model = Transformer(ODD.model_copy(update={"dropout": p}), VOCABULARY)
+    model.generator = torch.Generator().manual_seed(11)
+    [noise] = model.noise(1, torch.empty(1, -(-n // ODD.d_model)))
+    mask = model.dropout(torch.ones(noise.shape, dtype=torch.float64), noise).flatten()[:n]
     kept = mask != 0
     assert kept.double().mean().item() == pytest.approx(1 - p, abs=3 * math.sqrt(p * (1 - p) / n))
     assert len(mask[kept].unique()) == 1  # all that is kept is scaled alike
@@ -555,33 +556,34 @@ def test_a_mask_keeps_its_share_and_the_expectation(p: float) -> None:
     assert pairs == pytest.approx((1 - p) ** 2, abs=5 * math.sqrt(p / n))
 
 
-def test_a_mask_is_a_function_of_the_seed_and_not_of_the_threads() -> None:
-    dropout, x = Dropout(0.2).train(), torch.ones(300, 1000)
+def test_noise_is_a_function_of_the_seed_and_not_of_the_threads() -> None:
+    model, tokens = Transformer(ODD.model_copy(update={"dropout": 0.1}), VOCABULARY), torch.empty(30, 1000)
     threads = torch.get_num_threads()
 
-    def mask(seed: int, threads: int) -> Tensor:
+    def noise(seed: int, threads: int) -> Tensor:
         torch.set_num_threads(threads)
-        dropout.generator = torch.Generator().manual_seed(seed)
-        found: Tensor = dropout(x)
-        return found
+        model.generator = torch.Generator().manual_seed(seed)
+        return torch.stack(model.noise(2, tokens))
 
     try:
-        assert torch.equal(mask(1, 1), mask(1, 2))
-        assert not torch.equal(mask(1, 1), mask(2, 1))
+        assert torch.equal(noise(1, 1), noise(1, 2))
+        assert not torch.equal(noise(1, 1), noise(2, 1))
+        assert not torch.equal(*noise(1, 1))
     finally:
         torch.set_num_threads(threads)
 
 
-def test_no_mask_is_drawn_outside_training_or_without_dropout() -> None:
+def test_no_noise_is_drawn_outside_training_or_without_dropout() -> None:
     x = torch.randn(5)
-    for dropout in (Dropout(0.4).eval(), Dropout(0.0).train()):
-        dropout.generator = torch.Generator().manual_seed(1)
-        state = dropout.generator.get_state()
-        assert dropout(x) is x and torch.equal(state, dropout.generator.get_state())
+    for model in (Transformer(ODD.model_copy(update={"dropout": 0.4}), VOCABULARY).eval(), Transformer(ODD, VOCABULARY)):
+        model.generator = torch.Generator().manual_seed(1)
+        state = model.generator.get_state()
+        assert model.noise(3, TGT) == [None] * 3 and torch.equal(state, model.generator.get_state())
+        assert model.dropout(x, None) is x
 
 
 def test_the_gradient_goes_through_what_is_kept_alone() -> None:
-    dropout, x = Dropout(0.5).train(), torch.randn(1000, requires_grad=True)
-    output = dropout(x)
+    x, noise = torch.randn(1000, requires_grad=True), torch.randint(-(1 << 15), 1 << 15, (1000,), dtype=torch.int16)
+    output = Dropout(0.5)(x, noise)
     output.sum().backward()
     assert torch.equal(x.grad, torch.where(output == 0, 0.0, 2.0))
