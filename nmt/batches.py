@@ -31,22 +31,29 @@ Rows = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 @dataclass(frozen=True)
 class Batch:
-    """Pairs padded to tensors. B pairs, S and T tokens of the longest source and target, end symbols counted; all three `rounded`."""
+    """Pairs padded to tensors. B pairs, S and T tokens of the longest source and target, end symbols counted; N target tokens without
+    padding. All four are `rounded`.
+    """
 
     src: Tensor  # [B, S] int64, with end symbol
     tgt_in: Tensor  # [B, T] int64, begins with the begin symbol
     tgt_out: Tensor  # [B, T] int64, ends with the end symbol
+    places: Tensor  # [N] int64: where the target tokens stand in [B * T]; behind `tokens` of them filling
+    tokens: int  # target tokens, end symbols counted, padding not
 
-    @property
-    def tokens(self) -> int:
-        """Target tokens, end symbols counted, padding not."""
-        return int((self.tgt_out != PAD).sum())
+    @classmethod
+    def of(cls, src: Tensor, tgt_in: Tensor, tgt_out: Tensor) -> "Batch":
+        """The batch of these tensors, which are in main memory: only there is it free to look for the tokens."""
+        places = (tgt_out != PAD).flatten().nonzero().squeeze(1)
+        tokens = len(places)
+        return cls(src, tgt_in, tgt_out, torch.nn.functional.pad(places, (0, rounded(tokens) - tokens)), tokens)
 
     def to(self, device: torch.device) -> "Batch":
         """The same on another device; to a GPU without waiting for it."""
-        here = (self.src, self.tgt_in, self.tgt_out)
+        here = (self.src, self.tgt_in, self.tgt_out, self.places)
         ready = (tensor.pin_memory() for tensor in here) if device.type == "cuda" else here
-        return Batch(*(tensor.to(device, non_blocking=True) for tensor in ready))
+        src, tgt_in, tgt_out, places = (tensor.to(device, non_blocking=True) for tensor in ready)
+        return Batch(src, tgt_in, tgt_out, places, self.tokens)
 
 
 @dataclass(frozen=True)
@@ -177,7 +184,7 @@ def collate(pairs: Sequence[tuple[Ids, Ids]]) -> Batch:
     tgt_out[len(pairs) :] = PAD
     tgt_in = torch.full_like(tgt_out, BOS)
     tgt_in[:, 1:] = tgt_out[:, :-1]
-    return Batch(src, tgt_in.masked_fill_(tgt_in == EOS, PAD), tgt_out)
+    return Batch.of(src, tgt_in.masked_fill_(tgt_in == EOS, PAD), tgt_out)
 
 
 def rounded(size: int) -> int:

@@ -120,7 +120,7 @@ def activation_bytes(config: ModelConfig, vocab_size: int, rows: int, src: int, 
 
         ids = [torch.full((rows, length), EOS + 1) for length in (src, tgt, tgt)]
         with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-            batch_sums(model, Batch(*ids), smoothing, precision)
+            batch_sums(model, Batch.of(*ids), smoothing, precision)
         return sum(tensor.untyped_storage().nbytes() for place, tensor in kept.items() if place not in own)
 
     one, two = saved(1), saved(2)

@@ -7,11 +7,10 @@ pieces and processes and be divided once.
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from nmt.batches import Batch, rounded
+from nmt.batches import Batch
 from nmt.model import Transformer
-from nmt.symbols import PAD
 
 CHUNK = 256  # tokens whose logits [CHUNK, V] exist at the same time; more are no faster on a CPU
 GPU_CHUNK = 1024  # has not been measured
@@ -22,11 +21,10 @@ def batch_sums(model: Transformer, batch: Batch, smoothing: float, precision: st
     """`loss_sums` over the target tokens of `batch`; the model's products run in `precision`, float32 or bfloat16."""
     with torch.autocast(batch.src.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
         states = model(batch.src, batch.tgt_in)
-    places = (batch.tgt_out != PAD).nonzero(as_tuple=True)  # rows [N] and columns [N]
-    targets = batch.tgt_out[places]
     # As for the batch itself, few shapes: what oneDNN prepares for each takes two milliseconds, and two thirds of a MiB for ever.
-    filling = rounded(len(targets)) - len(targets)
-    states = states[tuple(nn.functional.pad(index, (0, filling)) for index in places)]
+    rows, columns = batch.places // batch.tgt_out.size(1), batch.places % batch.tgt_out.size(1)
+    states = states[rows, columns]  # [N, D], with filling behind the tokens
+    targets = batch.tgt_out[rows, columns][: batch.tokens]
     if precision == "bfloat16":
         states = states.bfloat16()
     return loss_sums(states, model.embedding.weight, targets, smoothing)
@@ -69,9 +67,12 @@ class _LossSums(torch.autograd.Function):
             logits = x @ weight.t()  # [size, V]
             p = logits.softmax(1)
             right_logits, right_p = logits[right].to(wide), p[right].to(wide)
-            token_nll = -right_p.log()  # [size]; from p, which is cheaper than another pass over the logits
-            lost = (right_p < TINY).nonzero().squeeze(1)  # except where p is too small for its type
-            token_nll[lost] = logits[lost].to(wide).logsumexp(1) - right_logits[lost]
+            if _may_look(states):
+                token_nll = -right_p.log()  # [size]; from p, which is cheaper than another pass over the logits
+                lost = (right_p < TINY).nonzero().squeeze(1)  # except where p is too small for its type
+                token_nll[lost] = logits[lost].to(wide).logsumexp(1) - right_logits[lost]
+            else:
+                token_nll = logits[:real].to(wide).logsumexp(1) - right_logits
             nll += token_nll.sum()
             uniform += (token_nll + right_logits - x[:real].to(wide) @ weight_mean).sum()
             if training:
@@ -92,3 +93,8 @@ class _LossSums(torch.autograd.Function):
         loss_gradient = gradients[0]
         # In place, so a second pass through the same graph is an error.
         return states_gradient.mul_(loss_gradient), weight_gradient.mul_(loss_gradient), None, None
+
+
+def _may_look(x: Tensor) -> bool:
+    """Whether the program may depend on values of x. Those of a GPU it would have to wait for, with nothing for the GPU to do meanwhile."""
+    return not x.is_cuda

@@ -3,7 +3,7 @@
 import math
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
 def learning_rate(step: int, d_model: int, warmup_updates: int) -> float:
@@ -16,7 +16,12 @@ def adam(model: nn.Module, beta1: float, beta2: float, epsilon: float) -> torch.
     return torch.optim.Adam(model.parameters(), lr=0.0, betas=(beta1, beta2), eps=epsilon, fused=True)
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Use `rate` from the next step on."""
+def adam_step(optimizer: torch.optim.Optimizer, rate: float, applied: Tensor) -> None:
+    """One step with the learning rate `rate` if the truth value `applied` holds, which only the device needs to know.
+
+    If not, weights, moments and Adam's own count of steps stay as they are.
+    """
     for group in optimizer.param_groups:
         group["lr"] = rate
+    optimizer.found_inf = (~applied).float()  # type: ignore[attr-defined]  # what torch.amp's gradient scaler tells a fused optimizer
+    optimizer.step()

@@ -5,7 +5,8 @@ moment and goes on from a checkpoint ends with the same bytes as one that was ne
 import logging
 import math
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -33,10 +34,11 @@ from nmt.checkpoint import (
 from nmt.clock import Clock
 from nmt.config import Config, parse
 from nmt.errors import UserError
+from nmt.exchange import Exchange
 from nmt.loss import batch_sums
 from nmt.model import ModelConfig, Transformer
-from nmt.optim import adam, learning_rate, set_learning_rate
-from nmt.ranks import Ranks, tree_sum
+from nmt.optim import adam, adam_step, learning_rate
+from nmt.ranks import Ranks, partial_sums, tree_sum
 from nmt.validation import HeldOutLoss, held_out_loss, perplexity
 
 log = logging.getLogger(__name__)
@@ -139,6 +141,23 @@ class Diverged(UserError):
     """The gradients of SKIPPED_IN_A_ROW updates one after the other were not finite."""
 
 
+class Outcome:
+    """What update `step` came to, on its way from the device. Reading it waits for that update, and not for those queued behind it."""
+
+    def __init__(self, step: int, update: Update, values: Tensor) -> None:
+        self.step, self.update = step, update
+        self._values = values.to("cpu", non_blocking=True)
+        self._arrival = torch.cuda.Event() if values.is_cuda else None
+        if self._arrival:
+            self._arrival.record()
+
+    def values(self) -> list[float]:
+        """The sums of loss and negative log likelihood, and the norm of the gradient."""
+        if self._arrival:
+            self._arrival.synchronize()
+        return cast(list[float], self._values.tolist())
+
+
 class Trainer:
     """A model, its optimizer and its place in the training."""
 
@@ -155,6 +174,7 @@ class Trainer:
         """`compiled`: the model's layers by torch.compile, once for all layers and shapes. The same to rounding."""
         self.config, self.model_config, self.seed, self.device, self.ranks = config, model_config, seed, device, ranks
         self.compiled = compiled
+        self.overlapping = ranks.size > 1 and device.type == "cuda"  # processors have no hands free to send while they compute
         torch.manual_seed(seed)
         self.model = Transformer(model_config, vocab_size)
         self.state = State()
@@ -178,36 +198,42 @@ class Trainer:
             }
 
     def update(self, update: Update) -> dict[str, float]:
-        """Apply one update and return its sums: loss, nll, tokens, gradient_norm. Not applied when the gradient is not finite.
+        """`apply` one update and `read` what it came to."""
+        return self.read(self.apply(update))
+
+    def apply(self, update: Update) -> "Outcome":
+        """Apply one update, unless its gradient is not finite. A GPU may still be at work on it afterwards: read the outcome later.
 
         Each process computes its share of the pieces; afterwards all have the same sums and the same weights.
         """
         step = self.state.step + 1
         sums = torch.zeros(self.config.microbatches, 2, dtype=torch.float64, device=self.device)  # loss and nll of each piece
-        gradients = tree_sum(self._gradients(step, update, sums))
-        if gradients is None:  # fewer pieces than processes
-            gradients = [torch.zeros_like(parameter) for parameter in self.model.parameters()]
-        self.clock.spent("compute")
-        self.ranks.meet(step)
-        self.clock.spent("waiting")
-        self.ranks.sum_tree(gradients, holders=-(-update.count // len(self.pieces)), step=step)
+        holders = -(-update.count // len(self.pieces))  # processes with pieces in this update, which may have fewer than there are
+        add_up = self._add_up_meanwhile if self.overlapping else self._add_up
+        gradients = add_up(step, update, sums, holders)
         self.ranks.sum(sums, step)
         self.clock.spent("exchange")
         for parameter, gradient in zip(self.model.parameters(), gradients, strict=True):
             parameter.grad = gradient
-        norm = torch.nn.utils.get_total_norm(gradients).item()
-        loss_sum, nll_sum = sums.sum(0).tolist()
-        if math.isfinite(norm) and math.isfinite(loss_sum):
-            set_learning_rate(self.optimizer, self.rate(step))
-            self.optimizer.step()
+        norm = torch.nn.utils.get_total_norm(gradients)
+        loss, nll = sums.sum(0)
+        adam_step(self.optimizer, self.rate(step), applied=norm.isfinite() & loss.isfinite())
+        self.state.step = step
+        self.state.tokens += update.tokens
+        self.clock.spent("compute")
+        return Outcome(step, update, torch.stack([loss, nll, norm.double()]))
+
+    def read(self, outcome: "Outcome") -> dict[str, float]:
+        """The sums of an update once they are there: loss (nan if it was not applied), nll, tokens, gradient_norm. Counts skipped ones."""
+        loss, nll, norm = outcome.values()
+        if math.isfinite(norm) and math.isfinite(loss):
             self.state.skipped_in_a_row = 0
         else:
-            loss_sum = math.nan
+            loss = math.nan
             self.state.skipped += 1
             self.state.skipped_in_a_row += 1
-        self.state.step = step
         self.clock.spent("compute")
-        return {"loss": loss_sum, "nll": nll_sum, "tokens": update.tokens, "gradient_norm": norm}
+        return {"loss": loss, "nll": nll, "tokens": outcome.update.tokens, "gradient_norm": norm}
 
     @property
     def ended(self) -> bool:
@@ -219,21 +245,44 @@ class Trainer:
         """The numbers of the pieces that this process computes."""
         return self.ranks.share_of(self.config.microbatches)
 
-    def _gradients(self, step: int, update: Update, sums: Tensor) -> Iterator[list[Tensor]]:
-        """The gradient of each piece by itself, in the order of the parameters; its loss and nll go into `sums`."""
+    def _add_up(self, step: int, update: Update, sums: Tensor, holders: int) -> list[Tensor]:
+        """The gradient of an update, in the order of the parameters; loss and nll of the pieces of this process go into `sums`."""
+        gradients = tree_sum(self._gradient(step, update, piece, sums) for piece in update.pieces)
+        if gradients is None:
+            gradients = [torch.zeros_like(parameter) for parameter in self.model.parameters()]
+        self.clock.spent("compute")
+        self.ranks.meet(step)
+        self.clock.spent("waiting")
+        self.ranks.sum_tree(gradients, holders, step)
+        return gradients
+
+    def _add_up_meanwhile(self, step: int, update: Update, sums: Tensor, holders: int) -> list[Tensor]:
+        """As `_add_up`, with the same bits; what is final travels while the last piece is computed."""
+        pieces = list(update.pieces)
+        earlier = partial_sums(self._gradient(step, update, piece, sums) for piece in pieces[:-1])
+        self.clock.spent("compute")
+        self.ranks.meet(step)
+        self.clock.spent("waiting")
+        with Exchange(list(self.model.parameters()), earlier, self.ranks, holders, step) as exchange:
+            for piece in pieces[-1:]:
+                self._gradient(step, update, piece, sums)
+        self.clock.spent("compute")
+        return exchange.total
+
+    def _gradient(self, step: int, update: Update, piece: int, sums: Tensor) -> list[Tensor]:
+        """The gradient of a piece by itself, in the order of the parameters; its loss and nll go into `sums`."""
         self.optimizer.zero_grad(set_to_none=True)
-        for piece, batch in update.pieces.items():
-            self.generator.manual_seed(_seed(self.seed, step, piece))
-            loss, nll = batch_sums(self.model, batch.to(self.device), self.config.label_smoothing, self.config.precision)
-            loss.backward(loss.new_tensor(1 / update.tokens))
-            sums[piece] = torch.stack([loss.detach(), nll])
-            yield [cast(Tensor, parameter.grad) for parameter in self.model.parameters()]
-            self.optimizer.zero_grad(set_to_none=True)
+        self.generator.manual_seed(_seed(self.seed, step, piece))
+        batch = update.pieces[piece].to(self.device)
+        loss, nll = batch_sums(self.model, batch, self.config.label_smoothing, self.config.precision)
+        loss.backward(torch.full_like(loss, 1 / update.tokens))
+        sums[piece] = torch.stack([loss.detach(), nll])
+        return [cast(Tensor, parameter.grad) for parameter in self.model.parameters()]
 
     def rehearse(self, batch: Batch) -> None:
         """Compute on a piece and forget it, so that too little memory shows before the training and not at some later update."""
         loss, _ = batch_sums(self.model, batch.to(self.device), self.config.label_smoothing, self.config.precision)
-        loss.backward(loss.new_tensor(0.0))
+        loss.backward(torch.zeros_like(loss))
         self.optimizer.zero_grad(set_to_none=True)
 
     def rate(self, step: int) -> float:
@@ -287,40 +336,51 @@ def train(
     ended = trainer.ended
     if not ended:
         trainer.rehearse(largest_piece(shards / "train", config.tokens_per_update, config.microbatches, trainer.seed))
+    outcomes: deque[Outcome] = deque()  # of updates that are not read yet: the last one, so that a GPU has work while it is read
     with _Behind() as behind, ahead(plan) as plan_ahead:
         while not ended:
             update = next(plan_ahead)
             trainer.clock.spent("data")
-            sums = trainer.update(update)
-            if math.isfinite(sums["loss"]):
-                state.interval.loss += sums["loss"]
-                state.interval.nll += sums["nll"]
-                state.interval.tokens += int(sums["tokens"])
-            else:
-                if ranks.first:
-                    log.warning("update %d is skipped: its loss or gradient is not finite", state.step)
-                if state.skipped_in_a_row == SKIPPED_IN_A_ROW:
-                    places = ", ".join(f"{shard}:{row}" for shard, row in update.pairs[:10])
-                    raise Diverged(
-                        f"training diverged: the gradients of {SKIPPED_IN_A_ROW} updates up to {state.step} were not finite "
-                        f"(shard:row of its first pairs: {places}); raise train.warmup_updates or look at these pairs"
-                    )
-            state.tokens += int(sums["tokens"])
+            outcomes.append(trainer.apply(update))
+            stopping = ranks.any(stop(), state.step)
             checkpoint_due = config.is_scheduled(state.step)
-            if ranks.first and (state.step % row_every == 0 or checkpoint_due):
+            row_due = checkpoint_due or state.step % row_every == 0
+            while len(outcomes) > (0 if row_due or stopping else 1):
+                gradient_norm = _count(trainer, outcomes.popleft())
+            if ranks.first and row_due:
                 valid = held_out_loss(trainer.model, shards / "valid", trainer.device, config.precision) if checkpoint_due else None
                 trainer.clock.spent("validation")
-                state.rows.append(_row(state, trainer.rate(state.step), sums["gradient_norm"], valid))
+                state.rows.append(_row(state, trainer.rate(state.step), gradient_norm, valid))
                 state.interval = Interval()
             report(state, update)
             ended = trainer.ended if config.patience is None else ranks.any(ranks.first and trainer.ended, state.step)
-            stopping = ranks.any(stop(), state.step) and not ended
+            stopping = stopping and not ended
             behind.check()
             if ranks.first and (checkpoint_due or stopping):
                 behind.do(partial(_save, trainer.saving(folder), folder, config))
             trainer.clock.spent("checkpoint")
             if stopping:
                 raise Stopped(state.step)
+
+
+def _count(trainer: Trainer, outcome: Outcome) -> float:
+    """Read an outcome and add it to the interval's sums. Returns the norm of the gradient. Raises Diverged."""
+    sums = trainer.read(outcome)
+    state = trainer.state
+    if math.isfinite(sums["loss"]):
+        state.interval.loss += sums["loss"]
+        state.interval.nll += sums["nll"]
+        state.interval.tokens += int(sums["tokens"])
+    else:
+        if trainer.ranks.first:
+            log.warning("update %d is skipped: its loss or gradient is not finite", outcome.step)
+        if state.skipped_in_a_row == SKIPPED_IN_A_ROW:
+            places = ", ".join(f"{shard}:{row}" for shard, row in outcome.update.pairs[:10])
+            raise Diverged(
+                f"training diverged: the gradients of {SKIPPED_IN_A_ROW} updates up to {outcome.step} were not finite "
+                f"(shard:row of its first pairs: {places}); raise train.warmup_updates or look at these pairs"
+            )
+    return sums["gradient_norm"]
 
 
 class _Behind:

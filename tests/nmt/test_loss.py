@@ -11,6 +11,12 @@ from nmt.loss import loss_sums
 N, D, V = 11, 6, 17
 
 
+@pytest.fixture(params=["as on a CPU", "as on a GPU"], autouse=True)
+def looking(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything holds as well where values may not be looked at."""
+    monkeypatch.setattr(nmt.loss, "_may_look", lambda x: request.param == "as on a CPU")
+
+
 def inputs(kind: torch.dtype, size: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
     """States [N, D], embedding [V, D] and targets [N], of which two are alike."""
     torch.manual_seed(7)

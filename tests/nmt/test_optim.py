@@ -10,7 +10,7 @@ from torch import nn
 
 from nmt.config import parse
 from nmt.errors import UserError
-from nmt.optim import adam, learning_rate, set_learning_rate
+from nmt.optim import adam, adam_step, learning_rate
 from nmt.training import TrainConfig
 
 VARIANTS = YAML(typ="safe", pure=True).load((Path(__file__).parents[2] / "params.yaml").read_text("utf-8"))["variants"]
@@ -71,8 +71,10 @@ def test_adam_steps_are_those_computed_by_hand() -> None:
         gradient = rng.normal(size=weight.shape)
         rate = learning_rate(step, 512, 2)
         model.weight.grad = torch.from_numpy(gradient.copy())
-        set_learning_rate(optimizer, rate)
-        optimizer.step()
+        skipped = model.weight.detach().clone()
+        adam_step(optimizer, rate, torch.tensor(False))  # neither the weights nor the moments nor the count of steps know of it
+        assert torch.equal(model.weight, skipped)
+        adam_step(optimizer, rate, torch.tensor(True))
         first, second = beta1 * first + (1 - beta1) * gradient, beta2 * second + (1 - beta2) * gradient**2
         weight -= rate * first / (1 - beta1**step) / (np.sqrt(second / (1 - beta2**step)) + epsilon)
         np.testing.assert_allclose(model.weight.detach(), weight, rtol=1e-10, atol=1e-12)
@@ -86,6 +88,5 @@ def test_adam_moves_every_weight_of_a_model() -> None:
         weight.grad = torch.ones_like(weight)
     optimizer.step()
     assert all(torch.equal(weight, old) for weight, old in zip(model.parameters(), before, strict=True))  # no rate was set yet
-    set_learning_rate(optimizer, 0.1)
-    optimizer.step()
+    adam_step(optimizer, 0.1, torch.tensor(True))
     assert all((weight < old).all() for weight, old in zip(model.parameters(), before, strict=True))

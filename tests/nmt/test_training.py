@@ -16,9 +16,9 @@ from nmt.batches import Batch, Update, collate
 from nmt.checkpoint import OPTIMIZER, STATE, WEIGHTS, checkpoints, open_checkpoint, step_of
 from nmt.config import parse
 from nmt.errors import UserError
-from nmt.model import Transformer
+from nmt.model import ModelConfig, Transformer
 from nmt.symbols import EOS, PAD
-from nmt.training import SKIPPED_IN_A_ROW, Row, Stopped, TrainConfig, Trainer, resumable, train
+from nmt.training import SKIPPED_IN_A_ROW, Outcome, Row, Stopped, TrainConfig, Trainer, resumable, train
 from nmt.validation import HeldOutLoss
 from tests.copy_task import FIRST, MODEL, TRAIN, VOCAB, copies, first_updates, one_update, trainer, write_corpus
 
@@ -62,18 +62,18 @@ def assert_equal_ends(folder: Path, run_here: Trainer, other: Path, run_there: T
 
 def poison(shards: Path, monkeypatch: pytest.MonkeyPatch, broken: range) -> None:
     """Make the loss of the updates `broken` infinite, as one bad pair does."""
-    real_update, real_sums, step = Trainer.update, nmt.training.batch_sums, 0
+    real_apply, real_sums, step = Trainer.apply, nmt.training.batch_sums, 0
 
-    def update(self: Trainer, update: Update) -> dict[str, float]:
+    def apply(self: Trainer, update: Update) -> Outcome:
         nonlocal step
         step = self.state.step + 1
-        return real_update(self, update)
+        return real_apply(self, update)
 
     def sums(*arguments: Any) -> tuple[Tensor, Tensor]:
         loss, nll = real_sums(*arguments)
         return (loss * math.inf, nll) if step in broken else (loss, nll)
 
-    monkeypatch.setattr(Trainer, "update", update)
+    monkeypatch.setattr(Trainer, "apply", apply)
     monkeypatch.setattr(nmt.training, "batch_sums", sums)
 
 
@@ -265,6 +265,24 @@ def test_one_piece_and_four_pieces_give_the_same_gradients_to_rounding(shards: P
         assert other_sums["tokens"] == sums["tokens"]
         assert other_sums["loss"] == pytest.approx(sums["loss"], rel=max(tolerance, 1e-6))
         assert all((first[name] - other[name]).norm() <= tolerance * first[name].norm() + tolerance * 1e-3 for name in first)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler here")
+@pytest.mark.filterwarnings("ignore")  # torch.compile warns itself, and silences that
+def test_compiled_layers_give_the_same_gradients_to_rounding() -> None:
+    """Dropout included, for shapes that were not there when the layers were compiled."""
+    shapes = [(6, 6), (12, 14), (30, 40)]  # pairs, and tokens of the longest
+    found: dict[bool, list[dict[str, Tensor]]] = {True: [], False: []}
+    for compiled, each in found.items():
+        one = Trainer(TrainConfig(**TRAIN), ModelConfig(**{**MODEL, "layers": 2}), VOCAB, 1, torch.device("cpu"), compiled=compiled)
+        start = {name: tensor.clone() for name, tensor in one.model.state_dict().items()}
+        for pairs, longest in shapes:
+            one.update(one_update([collate(copies(pairs, 5, longest))] * 2))
+            one.model.load_state_dict(start)
+            each.append(gradients(one))
+    for eager, compiled_ones in zip(found[False], found[True], strict=True):
+        assert all((eager[name] - compiled_ones[name]).norm() <= 1e-5 * eager[name].norm() + 1e-7 for name in eager)
 
 
 def test_the_gradient_is_that_of_the_mean_over_all_target_tokens(shards: Path) -> None:

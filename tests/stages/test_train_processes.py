@@ -172,14 +172,14 @@ from nmt import training
 from stages import train
 from stages.command import run
 
-update = training.Trainer.update
+apply = training.Trainer.apply
 
 def faulty(self, of):
     if os.environ["RANK"] == "1" and self.state.step == 2:
         {line}
-    return update(self, of)
+    return apply(self, of)
 
-training.Trainer.update = faulty
+training.Trainer.apply = faulty
 run(train.main)
 """
     )
