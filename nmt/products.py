@@ -5,6 +5,8 @@ computes it, whatever the number of rows. On processors:
 
 - oneDNN computes a row of a product with packed weights in one order from 2 rows on, with any number of threads; a single row in another.
 - Its batched products do so while they have more than SMALL multiplications; below, PyTorch hands them to another library.
+- Not so bfloat16 on processors with AMX units, where the order depends on the number of rows and of threads. So there products take
+  AMX_ROWS rows each; the number of threads, from three on, may still change bits.
 - int8: weights have one scale a column, as PyTorch's own quantised layers do, but activations have one scale a row. A scale
   for all rows, as in PyTorch's dynamic layers, would let a row change with its neighbours. Sums of integers are exact.
 
@@ -23,6 +25,7 @@ from nmt.model import Transformer
 
 SMALL = 16**3  # multiplications
 LEAST_ROWS = 16
+AMX_ROWS = 32
 SOURCE_STEP = 8  # sources are padded to multiples of so many tokens, and to as many at least
 LEVELS = 127  # of an int8 number, to each side of 0
 Precision = Literal["float32", "bfloat16", "int8"]
@@ -91,8 +94,16 @@ class Packed(nn.Module):
         super().__init__()
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach().to("cpu", kind), None)
         self.bias = None if bias is None else bias.detach().to("cpu", kind)
+        self.in_blocks = kind == torch.bfloat16 and torch.cpu._is_amx_tile_supported()
 
     def forward(self, x: Tensor) -> Tensor:
+        if not self.in_blocks:
+            return self._product(x)
+        rows = x.flatten(0, -2)
+        filled = nn.functional.pad(rows, (0, 0, 0, -len(rows) % AMX_ROWS))
+        return torch.cat([self._product(block) for block in filled.split(AMX_ROWS)])[: len(rows)].view(*x.shape[:-1], -1)
+
+    def _product(self, x: Tensor) -> Tensor:
         return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")  # type: ignore[no-any-return]
 
 

@@ -8,7 +8,7 @@ from nmt.errors import UserError
 from nmt.model import ModelConfig, Transformer, attention
 from nmt.products import LEAST_ROWS, SMALL, Decoding, Int8, Packed
 
-SHAPES = [(320, 960), (1280, 320), (320, 4000), (512, 2048), (2048, 512), (1200, 48)]  # columns in and out
+SHAPES = [(320, 960), (1280, 320), (320, 4000), (512, 2048), (2048, 512), (4096, 1024), (1200, 48)]  # columns in and out
 
 
 @pytest.fixture(autouse=True)
@@ -32,10 +32,20 @@ def rows(kind: str, count: int, wide: int) -> Tensor:
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8"])
 @pytest.mark.parametrize(("wide", "out"), SHAPES)
 def test_a_row_has_the_same_bits_among_however_many(kind: str, wide: int, out: int) -> None:
-    product, x = layer(kind, wide, out), rows(kind, 260, wide)
-    whole = product(x)
-    for count in (2, 4, 8, LEAST_ROWS, 18, 36, 100, 224):
-        assert torch.equal(product(x[-count:].contiguous()), whole[-count:])
+    product, x, threads = layer(kind, wide, out), rows(kind, 1030, wide), torch.get_num_threads()
+    by_threads = []
+    try:
+        for number in (1, 2, 3, 8):
+            torch.set_num_threads(number)
+            whole = product(x)
+            for count in (2, 4, 8, LEAST_ROWS, 18, 36, 66, 100, 224, 420):
+                assert torch.equal(product(x[-count:].contiguous()), whole[-count:])
+            assert torch.equal(product(x.view(10, 103, wide)), whole.view(10, 103, out))
+            by_threads.append(whole)
+    finally:
+        torch.set_num_threads(threads)
+    if kind != "bfloat16" or not torch.cpu._is_amx_tile_supported():
+        assert all(torch.equal(whole, by_threads[0]) for whole in by_threads)
 
 
 @pytest.mark.parametrize(("kind", "tolerance"), [("float32", 1e-5), ("bfloat16", 2e-2), ("int8", 0.1)])
