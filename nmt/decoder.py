@@ -8,7 +8,8 @@ product of K rows serves a sentence, where K single rows would read as much memo
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -69,15 +70,10 @@ class CachedDecoder:
         rows[: len(tokens)] = tokens
         x = self.decoding.embed(rows.to(self.decoding.device)[:, None], self.length, "tgt")[0]  # [N, D]
         src_mask = None if self.src_mask is None else self.src_mask[:cached]
+        step = _compiled_step() if self.decoding.compiled and not first else _step
         for number, layer in enumerate(self.layers):
-            seen = self._attend_to_own(number, *(part[:, :, 0] for part in layer.self_attention.project(x[None])))
-            x = layer.self_norm(x + layer.self_attention.output(_widened(seen, len(x))))
-            queries = layer.cross_attention.query(x)[: cached * beams].view(cached, beams, layer.cross_attention.heads, -1).transpose(1, 2)
-            keys, values = (part[number, :cached] for part in self.memory)
-            heads = attention(queries, keys.transpose(2, 3), values, src_mask)  # [B, H, K, d_v]
-            seen = heads.transpose(1, 2).reshape(cached * beams, -1)
-            x = layer.cross_norm(x + layer.cross_attention.output(_widened(seen, len(x))))
-            x = layer.feed_forward_norm(x + layer.feed_forward(x))
+            own, memory = ([part[number, :cached] for part in parts] for parts in (self.own, self.memory))
+            x = step(layer, x, own, memory, self.mask[:cached, None], src_mask, beams, self.length * self.beams)
         self.length += 1
         logits: Tensor = self.decoding.project(x)[: len(tokens)]
         return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
@@ -88,23 +84,6 @@ class CachedDecoder:
         if self.sentences >= self.together:
             return _multiple(self.sentences, self.together)
         return min(_multiple(self.sentences, self.enough), self.together)
-
-    def _attend_to_own(self, number: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """Attention of the newest tokens' queries [N, H, d_k] over those that they descend from, with them, heads joined.
-
-        [n, H * d_v] of the first n rows, those of the sentences that are cached.
-        """
-        cached, begin, end = self.cached, self.length * self.beams, (self.length + 1) * self.beams
-        count = cached * (self.beams if self.length else 1)  # of the first token there is one row, for all beams
-        queries, keys, values = queries[:count], keys[:count], values[:count]
-        all_keys, all_values = (cache[number, :cached] for cache in self.own)
-        all_keys[..., begin:end] = keys.view(cached, -1, *keys.shape[1:]).permute(0, 2, 3, 1)  # [B, H, d_k, K]
-        all_values[:, :, begin:end] = values.view(cached, -1, *values.shape[1:]).transpose(1, 2)  # [B, H, K, d_v]
-        if self.length == 0:
-            return values.reshape(len(values), -1)  # there is nothing else to look at
-        blocks = queries.view(cached, self.beams, *queries.shape[1:]).transpose(1, 2)
-        heads = attention(blocks, all_keys.transpose(2, 3), all_values, self.mask[:cached, None])
-        return heads.transpose(1, 2).reshape(len(queries), -1)
 
     def _reorder(self, parents: Tensor) -> None:
         """Make the caches those of rows that continue the rows `parents`: sentences take the places of ended ones."""
@@ -134,6 +113,44 @@ class CachedDecoder:
                 self.own[place] = _longer(self.own[place][:, :cached], dim, size, 0)
             self.mask = _longer(self.mask[:cached], 2, size, -math.inf)
         self.mask[:, :, begin:end] = self.newest if self.length else self.newest[0]
+
+
+def _step(
+    layer: DecoderLayer,
+    x: Tensor,
+    own: list[Tensor],
+    memory: list[Tensor],
+    mask: Tensor,
+    src_mask: Tensor | None,
+    beams: int,
+    begin: int,
+) -> Tensor:
+    """What `layer` makes of the newest tokens' states x [N, D], of which the first rows are those of the B cached sentences. [N, D]
+
+    Their keys and values go into `own`, keys [B, H, d_k, T * K] and values [B, H, T * K, d_v], from `begin` on. `mask` [B, 1, K, T * K]
+    says what a row descends from; `memory` are keys and values of the sources. Of the first token a sentence has one row, `beams` is 1.
+    """
+    cached, heads = len(own[0]), layer.self_attention.heads
+    count, room = cached * beams, mask.size(2)
+    queries, keys, values = (part[:count, :, 0] for part in layer.self_attention.project(x[None]))  # [n, H, …]
+    own[0][..., begin : begin + room] = keys.view(cached, beams, *keys.shape[1:]).permute(0, 2, 3, 1)  # [B, H, d_k, K]
+    own[1][:, :, begin : begin + room] = values.view(cached, beams, *values.shape[1:]).transpose(1, 2)  # [B, H, K, d_v]
+    if begin == 0:
+        seen = values.reshape(count, -1)  # there is nothing else to look at
+    else:
+        blocks = queries.view(cached, beams, *queries.shape[1:]).transpose(1, 2)
+        seen = attention(blocks, own[0].transpose(2, 3), own[1], mask).transpose(1, 2).reshape(count, -1)
+    x = layer.self_norm(x + layer.self_attention.output(_widened(seen, len(x))))
+    queries = layer.cross_attention.query(x)[:count].view(cached, beams, heads, -1).transpose(1, 2)
+    seen = attention(queries, memory[0].transpose(2, 3), memory[1], src_mask).transpose(1, 2).reshape(count, -1)
+    x = layer.cross_norm(x + layer.cross_attention.output(_widened(seen, len(x))))
+    return layer.feed_forward_norm(x + layer.feed_forward(x))  # type: ignore[no-any-return]
+
+
+@cache
+def _compiled_step() -> Callable[..., Tensor]:
+    """The same by torch.compile, which takes seconds to import and some more at the first call."""
+    return torch.compile(_step, dynamic=True, fullgraph=True)
 
 
 class Ensemble:

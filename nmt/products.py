@@ -34,9 +34,10 @@ Precision = Literal["float32", "bfloat16", "int8"]
 class Decoding(nn.Module):
     """A model ready to translate on `device`: a copy with laid-out weights, which shares with `model` what needs no other layout."""
 
-    def __init__(self, model: Transformer, precision: Precision, device: torch.device) -> None:
-        """Raises UserError for int8 on a GPU."""
+    def __init__(self, model: Transformer, precision: Precision, device: torch.device, compiled: bool = False) -> None:
+        """`compiled`: the decoder's steps are to go through torch.compile. Raises UserError for int8 on a GPU."""
         super().__init__()
+        self.compiled = compiled
         if precision == "int8" and device.type != "cpu":
             raise UserError("decode.precision int8 is for processors: take bfloat16 on a GPU")
         kind = torch.bfloat16 if precision == "bfloat16" else torch.float32

@@ -57,12 +57,21 @@ class Translator:
     The models themselves are put on the device and into evaluation, and else left as they are.
     """
 
-    def __init__(self, bundle: Bundle | Sequence[Bundle], config: DecodeConfig, device: torch.device, batch_tokens: int) -> None:
+    def __init__(
+        self,
+        bundle: Bundle | Sequence[Bundle],
+        config: DecodeConfig,
+        device: torch.device,
+        batch_tokens: int,
+        compiled: bool = False,
+    ) -> None:
+        """`compiled`: through torch.compile, on a GPU. What processors multiply by is laid out in a way that it does not know."""
+        compiled = compiled and device.type == "cuda"
         bundles = [bundle] if isinstance(bundle, Bundle) else list(bundle)
         if len({each.tokenizer.sha256 for each in bundles}) > 1:
             raise UserError("these models have different tokenizers: only models with one tokenizer can translate together")
         self.tokenizer, self.config, self.batch_tokens = bundles[0].tokenizer, config, batch_tokens
-        self.models = [Decoding(each.model.to(device).eval(), config.precision, device) for each in bundles]
+        self.models = [Decoding(each.model.to(device).eval(), config.precision, device, compiled) for each in bundles]
         learned = any(each.model.config.positions == "learned" for each in bundles)
         self.positions = LEARNED_POSITIONS if learned else None  # how many there are, None without limit
 

@@ -45,7 +45,7 @@ def main(corpus: str, averaged: Path, raw: Path, translations: Path) -> None:
     languages = params.load(f"{corpus}.languages", Languages)
     sources = {name: raw / f"{name}.{languages.src}" for name in ("valid", *params.value(f"{corpus}.test"))}
     bundle = load_bundle(averaged)
-    translator = Translator(bundle, config, device, machine.decode_tokens)
+    translator = Translator(bundle, config, device, machine.decode_tokens, hardware.compiles(machine))
     scratch = Path(machine.scratch) / "translate"
     with joined(device, machine.patience) as ranks, unfinished(scratch, [bundle], config, list(sources.values()), ranks) as pieces:
         if ranks.first:

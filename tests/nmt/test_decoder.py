@@ -1,6 +1,7 @@
 """Decoding token by token from caches held against the whole model's teacher-forced pass (§3.1: auto-regressive)."""
 
 import random
+import shutil
 from collections.abc import Iterator
 from typing import Literal
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import nmt.products
 from nmt.batches import padded
 from nmt.decoder import CachedDecoder, Ensemble
 from nmt.model import ModelConfig, Transformer
@@ -45,12 +47,35 @@ def prepared(model: Transformer, precision: Literal["float32", "bfloat16", "int8
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
-@pytest.mark.parametrize("room", [1, 3, 16])
+@pytest.mark.parametrize("seed", [1, 3, 16])
 @pytest.mark.parametrize("beams", [1, 3])
-def test_every_step_is_the_teacher_forced_one_whatever_becomes_of_the_rows(positions: str, room: int, beams: int) -> None:
+def test_every_step_is_the_teacher_forced_one_whatever_becomes_of_the_rows(positions: str, seed: int, beams: int) -> None:
+    model = built(torch.float32, positions=positions)
+    assert_teacher_forced(model, CachedDecoder(prepared(model), padded(SOURCES), beams), beams, random.Random(seed))
+
+
+class AsOnGpus(torch.nn.Linear):
+    """Weights as they are on a GPU, which is what torch.compile knows."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, kind: torch.dtype) -> None:
+        super().__init__(weight.size(1), weight.size(0), bias is not None, dtype=kind)
+        self.weight.copy_(weight)
+        if bias is not None:
+            self.bias.copy_(bias)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler here")
+@pytest.mark.filterwarnings("ignore")  # torch.compile warns itself, and silences that
+def test_compiled_steps_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nmt.products, "Packed", AsOnGpus)
+    model = built(torch.float32)
+    decoding = Decoding(model, "float32", torch.device("cpu"), compiled=True)
+    assert_teacher_forced(model, CachedDecoder(decoding, padded(SOURCES), 3), 3, random.Random(1))
+
+
+def assert_teacher_forced(model: Transformer, decoder: CachedDecoder, beams: int, rng: random.Random) -> None:
     """Rows are multiplied, shuffled and dropped, sentences end at once or later, and the caches grow several times."""
-    model, rng = built(torch.float32, positions=positions), random.Random(room)
-    decoder = CachedDecoder(prepared(model), padded(SOURCES), beams)
     rows = [(sentence, [BOS]) for sentence in range(len(SOURCES))]
     parents = list(range(len(rows)))
     living, width = list(range(len(SOURCES))), 1  # sentences in the order of their rows, rows of each
