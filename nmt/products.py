@@ -11,6 +11,9 @@ computes it, whatever the number of rows. On processors:
   for all rows, as in PyTorch's dynamic layers, would let a row change with its neighbours. Sums of integers are exact.
 
 So batches are filled up to LEAST_ROWS rows, and to `Decoding.enough` sentences. On GPUs the products are PyTorch's.
+
+What oneDNN prepares for a number of rows stays in memory, half a MiB for each and each shape of weights. So there are few such numbers:
+products take MOST_ROWS rows at once at most, and as many as `few` says.
 """
 
 import copy
@@ -20,11 +23,12 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from nmt.batches import rounded
 from nmt.errors import UserError
 from nmt.model import Transformer
 
 SMALL = 16**3  # multiplications
-LEAST_ROWS = 16
+LEAST_ROWS, MOST_ROWS = 16, 1024
 AMX_ROWS = 32
 SOURCE_STEP = 8  # sources are padded to multiples of so many tokens, and to as many at least
 LEVELS = 127  # of an int8 number, to each side of 0
@@ -88,27 +92,57 @@ class Plain(nn.Module):
         return nn.functional.linear(x, self.weight)
 
 
-class Packed(nn.Module):
+def few(rows: int) -> int:
+    """The smallest of 16, 32, …, 256, 288, …, 512, 576, … that is at least `rows`."""
+    return LEAST_ROWS * rounded(-(-rows // LEAST_ROWS))
+
+
+class _Product(nn.Module):
+    """A product for any number of rows made of some for few numbers of rows."""
+
+    most = MOST_ROWS
+
+    def filled(self, rows: int) -> int:
+        """How many rows so many are filled up to."""
+        return few(rows)
+
+    def product(self, x: Tensor) -> Tensor:
+        """The product for x [..., in] as it is."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        count = x.numel() // x.size(-1)
+        if count <= self.most and self.filled(count) == count:
+            return self.product(x)
+        rows = x.flatten(0, -2)
+        done = [self.product(self._fill(block))[: len(block)] for block in rows.split(self.most)]
+        return (done[0] if len(done) == 1 else torch.cat(done)).view(*x.shape[:-1], -1)
+
+    def _fill(self, block: Tensor) -> Tensor:
+        missing = self.filled(len(block)) - len(block)
+        return nn.functional.pad(block, (0, 0, 0, missing)) if missing else block
+
+
+class Packed(_Product):
     """x W^T + b with W [out, in] in oneDNN's own layout, so that no call has to rearrange it."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, kind: torch.dtype) -> None:
         super().__init__()
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach().to("cpu", kind), None)
         self.bias = None if bias is None else bias.detach().to("cpu", kind)
-        self.in_blocks = kind == torch.bfloat16 and torch.cpu._is_amx_tile_supported()
+        self.only = AMX_ROWS if kind == torch.bfloat16 and torch.cpu._is_amx_tile_supported() else None  # number of rows
+        self.most = self.only or MOST_ROWS
 
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.in_blocks:
-            return self._product(x)
-        rows = x.flatten(0, -2)
-        filled = nn.functional.pad(rows, (0, 0, 0, -len(rows) % AMX_ROWS))
-        return torch.cat([self._product(block) for block in filled.split(AMX_ROWS)])[: len(rows)].view(*x.shape[:-1], -1)
+    def filled(self, rows: int) -> int:
+        """How many rows so many are filled up to."""
+        return self.only or few(rows)
 
-    def _product(self, x: Tensor) -> Tensor:
+    def product(self, x: Tensor) -> Tensor:
+        """The product for x [..., in] as it is."""
         return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")  # type: ignore[no-any-return]
 
 
-class Int8(nn.Module):
+class Int8(_Product):
     """x W^T + b with W [out, in] rounded to int8 with a scale for each row of W, and x to as many levels with a scale for each row of x."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, kind: torch.dtype) -> None:
@@ -121,7 +155,8 @@ class Int8(nn.Module):
         self.bias = None if bias is None else bias.detach().to("cpu", torch.float32)
         self.middle = torch.tensor(LEVELS + 1.5)  # the level of 0, and a half for `to` to cut off
 
-    def forward(self, x: Tensor) -> Tensor:
+    def product(self, x: Tensor) -> Tensor:
+        """The product for x [..., in] as it is."""
         scale = x.abs().amax(-1, keepdim=True).clamp_min_(1e-30).div_(LEVELS)
         levels = torch.addcmul(self.middle, x, 1 / scale).to(torch.uint8)  # oneDNN multiplies unsigned by signed numbers fastest
         products: Tensor = torch.ops.onednn.qlinear_pointwise(

@@ -18,13 +18,14 @@ from nmt.decoder import CachedDecoder, Ensemble, bytes_of_sentence
 from nmt.errors import UserError
 from nmt.lines import is_blank
 from nmt.model import LEARNED_POSITIONS
-from nmt.products import SOURCE_STEP, Decoding
+from nmt.products import MOST_ROWS, SOURCE_STEP, Decoding
 from nmt.search import DecodeConfig, Hypothesis, NextLogProbs, beam_search, sample
 
 LONGEST = 2048  # tokens of a source: the memory of attention grows with the square of them
 LONGEST_PREFIX = 256  # tokens: each is a step for every line
 STEP = 25  # rows that take as long as a step does besides, about
-MOST_BYTES = 1 << 30  # of a batch, as far as one sentence does not need more
+MOST_BYTES = 1 << 28  # of a batch, as far as one sentence does not need more
+MOST_BYTES_OF_A_GPU = 1 << 32
 # A model can spell any byte. These three would end a line, lose its last character, or make the file unreadable.
 NOT_IN_A_LINE = str.maketrans(dict.fromkeys("\n\r\0", " "))
 
@@ -138,7 +139,10 @@ class Translator:
     def _most(self, width: int, beams: int) -> int:
         """How many sentences, padded to `width`, are decoded at once: as `batch_tokens` and the memory allow, and one at least."""
         each = sum(bytes_of_sentence(model, width, beams) for model in self.models)
-        return max(1, min(self.batch_tokens // width, MOST_BYTES // each))
+        if self.models[0].device.type == "cuda":
+            return max(1, min(self.batch_tokens // width, MOST_BYTES_OF_A_GPU // each))
+        # More rows than a product takes at once gain nothing on a processor.
+        return max(1, min(self.batch_tokens // width, MOST_BYTES // each, MOST_ROWS // beams))
 
     @torch.inference_mode()
     def _search(

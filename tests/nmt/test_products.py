@@ -6,7 +6,7 @@ from torch import Tensor
 
 from nmt.errors import UserError
 from nmt.model import ModelConfig, Transformer, attention
-from nmt.products import LEAST_ROWS, SMALL, Decoding, Int8, Packed
+from nmt.products import LEAST_ROWS, MOST_ROWS, SMALL, Decoding, Int8, Packed, few
 
 SHAPES = [(320, 960), (1280, 320), (320, 4000), (512, 2048), (2048, 512), (4096, 1024), (1200, 48)]  # columns in and out
 
@@ -56,6 +56,25 @@ def test_a_product_is_the_plain_one_to_its_precision(kind: str, tolerance: float
     found = layer(kind, 48, 64)(rows(kind, 32, 48)).float()
     scale = x.norm(dim=1, keepdim=True) / 48**0.5
     assert ((found - (x @ weight.T + bias)) / (scale + bias.abs())).abs().max() < tolerance
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8"])
+def test_whatever_the_number_of_rows_a_product_is_prepared_for_few(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    product, real, seen = layer(kind, 12, 8), (Int8 if kind == "int8" else Packed).product, set()
+
+    def watched(self: Packed | Int8, x: Tensor) -> Tensor:
+        seen.add(len(x))
+        return real(self, x)
+
+    monkeypatch.setattr(type(product), "product", watched)
+    for count in range(1, 3000, 7):
+        assert product(rows(kind, count, 12)).shape == (count, 8)
+    assert len(seen) <= 32 and max(seen) <= MOST_ROWS and min(seen) >= LEAST_ROWS
+
+
+def test_few_numbers_of_rows_are_enough_and_hardly_more() -> None:
+    for count in range(1, MOST_ROWS + 1):
+        assert count <= few(count) <= max(count + LEAST_ROWS - 1, count * 9 / 8) and few(few(count)) == few(count)
 
 
 def test_int8_is_exact_where_the_numbers_are_whole() -> None:
