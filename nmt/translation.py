@@ -24,7 +24,7 @@ from nmt.search import DecodeConfig, Hypothesis, NextLogProbs, beam_search, samp
 LONGEST = 2048  # tokens of a source: the memory of attention grows with the square of them
 LONGEST_PREFIX = 256  # tokens: each is a step for every line
 STEP = 25  # rows that take as long as a step does besides, about
-MOST_BYTES = 1 << 28  # of a batch, as far as one sentence does not need more
+MOST_BYTES = 1 << 27  # of a batch, as far as one sentence does not need more
 MOST_BYTES_OF_A_GPU = 1 << 32
 # A model can spell any byte. These three would end a line, lose its last character, or make the file unreadable.
 NOT_IN_A_LINE = str.maketrans(dict.fromkeys("\n\r\0", " "))
