@@ -79,7 +79,10 @@ class _LossSums(torch.autograd.Function):
                 p[right] -= 1 - smoothing
                 p[real:] = 0
                 torch.mm(p, weight, out=states_gradient[part])
-                weight_gradient += p.t() @ x
+                if p.dtype == wide:
+                    weight_gradient.addmm_(p.t(), x)  # without a tensor of its size in between
+                else:
+                    weight_gradient += p.t() @ x
         if training:
             states_gradient[: len(targets)] -= (smoothing * weight_mean).to(states.dtype)
             weight_gradient -= states[: len(targets)].to(wide).sum(0) * (smoothing / len(embedding))
