@@ -58,7 +58,7 @@ def ours(config: str, precision: str, threads: int) -> Work:
     from nmt.batches import padded
     from nmt.decoder import CachedDecoder
     from nmt.model import ModelConfig, Transformer
-    from nmt.products import SOURCE_STEP, Decoding
+    from nmt.products import Decoding
     from nmt.search import DecodeConfig, beam_search
 
     c = CONFIGS[config]
@@ -72,7 +72,7 @@ def ours(config: str, precision: str, threads: int) -> Work:
 
     @torch.inference_mode()
     def work(number: int) -> int:
-        src = padded(sources[number], lambda longest: -(-longest // SOURCE_STEP) * SOURCE_STEP)
+        src = padded(sources[number], lambda longest: -(-longest // 8) * 8)
         decoder, last = CachedDecoder(decoding, src, BEAM), LENGTHS[number] - 1
 
         def endless(tokens: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:

@@ -30,7 +30,6 @@ from nmt.model import Transformer
 SMALL = 16**3  # multiplications
 LEAST_ROWS, MOST_ROWS = 16, 1024
 AMX_ROWS = 32
-SOURCE_STEP = 8  # sources are padded to multiples of so many tokens, and to as many at least
 LEVELS = 127  # of an int8 number, to each side of 0
 Precision = Literal["float32", "bfloat16", "int8"]
 

@@ -272,7 +272,7 @@ def _top(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 def _widened(x: Array, width: int, rest: float) -> Array:
     """x [B, ≤ width] with columns of `rest` behind it. [B, width]"""
-    return np.pad(x, ((0, 0), (0, max(0, width - x.shape[1]))), constant_values=rest)
+    return np.pad(x, ((0, 0), (0, width - x.shape[1])), constant_values=rest) if x.shape[1] < width else x
 
 
 def _compacted(going: Array) -> Array:

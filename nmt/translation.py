@@ -18,11 +18,12 @@ from nmt.decoder import CachedDecoder, Ensemble, bytes_of_sentence
 from nmt.errors import UserError
 from nmt.lines import is_blank
 from nmt.model import LEARNED_POSITIONS
-from nmt.products import MOST_ROWS, SOURCE_STEP, Decoding
+from nmt.products import MOST_ROWS, Decoding
 from nmt.search import DecodeConfig, Hypothesis, NextLogProbs, beam_search, sample
 
 LONGEST = 2048  # tokens of a source: the memory of attention grows with the square of them
 LONGEST_PREFIX = 256  # tokens: each is a step for every line
+LEAST_WIDTH, COARSE_WIDTH = 16, 128  # tokens that a source is padded to at least, and up to which it is padded to a power of two
 STEP = 25  # rows that take as long as a step does besides, about
 MOST_BYTES = 1 << 27  # of a batch, as far as one sentence does not need more
 MOST_BYTES_OF_A_GPU = 1 << 32
@@ -182,8 +183,12 @@ class _Steps:
 
 
 def _width(tokens: int) -> int:
-    """What sources of so many tokens, end symbol counted, are padded to: 8, 16, 24, 32, 48, 64, 96, …; few widths make large batches."""
-    step = max(SOURCE_STEP, 1 << max(0, (tokens - 1).bit_length() - 2))
+    """What sources of so many tokens, end symbol counted, are padded to: 16, 32, 64, 128, 160, 192, …; few widths make large batches.
+
+    Short sources are padded much, for what the encoder does for nothing is little beside the steps of the decoder that a batch more takes.
+    """
+    power = 1 << (tokens - 1).bit_length()
+    step = max(LEAST_WIDTH, power if power <= COARSE_WIDTH else power >> 3)
     return -(-tokens // step) * step
 
 

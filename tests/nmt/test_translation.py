@@ -172,10 +172,11 @@ def test_what_is_drawn_depends_on_the_seed_and_the_line_alone(bundle: Bundle, li
     assert translator(bundle).translate(["the house"], seed=7)[0] != again[0][:1]
 
 
-def test_sources_are_padded_to_few_widths_and_by_little() -> None:
+def test_sources_are_padded_to_few_widths_and_long_ones_by_little() -> None:
     widths = [nmt.translation._width(tokens) for tokens in range(1, 1025)]
-    assert all(tokens <= width <= max(8, tokens + 7, tokens * 1.5) for tokens, width in enumerate(widths, start=1))
-    assert all(width % 8 == 0 for width in widths) and widths[-1] == 1024 and len(set(widths)) <= 16
+    for tokens, width in enumerate(widths, start=1):
+        assert tokens <= width < max(17, 2 * tokens if tokens <= 128 else 1.25 * tokens) and width % 16 == 0
+    assert widths[-1] == 1024 and len(set(widths)) <= 16
 
 
 def test_near_ties_are_lines_whose_second_best_is_as_good_to_rounding() -> None:
