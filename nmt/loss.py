@@ -80,7 +80,7 @@ class _LossSums(torch.autograd.Function):
                 p[real:] = 0
                 torch.mm(p, weight, out=states_gradient[part])
                 if p.dtype == wide:
-                    weight_gradient.addmm_(p.t(), x)  # without a tensor of its size in between
+                    torch.addmm(weight_gradient, p.t(), x, out=weight_gradient)  # without a tensor of its size in between
                 else:
                     weight_gradient += p.t() @ x
         if training:
