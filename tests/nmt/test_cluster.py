@@ -65,7 +65,8 @@ def test_results_stand_in_the_order_of_the_tasks_and_what_a_task_raises_is_raise
     dask.worker("first")
     assert work(dask, count=100) == "True\n"
     assert "ZeroDivisionError" in work(dask, "partial(operator.floordiv, 1)")
-    assert work(dask, "os._exit").startswith("error: a task was given up, for 1 Dask workers ended over it, ")
+    # One task: of several the scheduler may hear of the first, whose result is asked for, when the worker has ended over the others.
+    assert work(dask, "os._exit", count=1).startswith("error: a task was given up, for 1 Dask workers ended over it, ")
 
 
 @pytest.mark.slow
