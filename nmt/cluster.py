@@ -105,7 +105,7 @@ def _on_dask(function: Callable[[T], R], tasks: Iterable[T], address: str, patie
         pending = deque(client.submit(_call, begun, task, pure=False) for task in islice(coming, IN_FLIGHT))
         try:
             while pending:
-                result = _result(pending.popleft(), client, address, patience)
+                result = _result(pending.popleft(), pending, client, address, patience)
                 pending.extend(client.submit(_call, begun, task, pure=False) for task in islice(coming, 1))
                 yield result
         except (FutureCancelledError, FuturesCancelledError):
@@ -117,24 +117,31 @@ def _on_dask(function: Callable[[T], R], tasks: Iterable[T], address: str, patie
             ) from None
 
 
-def _result(future: Any, client: Any, address: str, patience: float) -> Any:
-    """What the task gives. Raises UserError when there has been no worker for `patience` seconds."""
+def _result(future: Any, later: Iterable[Any], client: Any, address: str, patience: float) -> Any:
+    """What the task gives. Raises what a `later` one has raised meanwhile; UserError when there has been no worker for `patience` seconds.
+
+    The scheduler may hear of later tasks first; those that ended the last worker leave nobody to compute this one.
+    """
     from distributed import wait
 
     seen = time.monotonic()
     while True:
         try:
             wait(future, timeout=LOOK_SECONDS)
-            break
         except TimeoutError:
-            if client.nthreads():
-                seen = time.monotonic()
-            elif time.monotonic() - seen > patience:
-                raise UserError(
-                    f"the Dask scheduler at {address} has had no worker for {patience:g} s (hardware.patience): start some with "
-                    "the project's .venv/bin/dask, the logs of those that ended say why; the same command goes on where it was"
-                ) from None
-    return future.result()
+            pass
+        else:
+            return future.result()
+        for other in later:
+            if other.status == "error":
+                other.result()
+        if client.nthreads():
+            seen = time.monotonic()
+        elif time.monotonic() - seen > patience:
+            raise UserError(
+                f"the Dask scheduler at {address} has had no worker for {patience:g} s (hardware.patience): start some with "
+                "the project's .venv/bin/dask, the logs of those that ended say why; the same command goes on where it was"
+            )
 
 
 def _ask(address: str) -> None:

@@ -65,8 +65,30 @@ def test_results_stand_in_the_order_of_the_tasks_and_what_a_task_raises_is_raise
     dask.worker("first")
     assert work(dask, count=100) == "True\n"
     assert "ZeroDivisionError" in work(dask, "partial(operator.floordiv, 1)")
-    # One task: of several the scheduler may hear of the first, whose result is asked for, when the worker has ended over the others.
-    assert work(dask, "os._exit", count=1).startswith("error: a task was given up, for 1 Dask workers ended over it, ")
+    assert work(dask, "os._exit").startswith("error: a task was given up, for 1 Dask workers ended over it, ")
+
+
+@pytest.mark.slow
+def test_what_a_later_task_has_ended_with_is_not_waited_for(dask: Cluster) -> None:
+    """As when the scheduler hears of the first task after the worker has ended over another: then nobody computes it."""
+    program = f"""\
+import os
+from distributed import Client
+from nmt.cluster import _result
+with Client({dask.address!r}) as client:
+    first = client.submit(abs, 1, workers=["tcp://127.0.0.1:1"])
+    later = [client.submit(os._exit, 1, pure=False)]
+    try:
+        _result(first, later, client, {dask.address!r}, 60)
+    except Exception as error:
+        print(type(error).__name__)
+"""
+    dask.scheduler(allowed_failures=0)
+    dask.worker("first")
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": str(PROJECT)}, capture_output=True, text=True, timeout=50
+    )
+    assert done.stdout == "KilledWorker\n", done.stderr
 
 
 @pytest.mark.slow
