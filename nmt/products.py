@@ -18,6 +18,7 @@ products take MOST_ROWS rows at once at most, and as many as `few` says.
 
 import copy
 import math
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -96,33 +97,20 @@ def few(rows: int) -> int:
     return LEAST_ROWS * rounded(-(-rows // LEAST_ROWS))
 
 
-class _Product(nn.Module):
-    """A product for any number of rows made of some for few numbers of rows."""
-
-    most = MOST_ROWS
-
-    def filled(self, rows: int) -> int:
-        """How many rows so many are filled up to."""
-        return few(rows)
-
-    def product(self, x: Tensor) -> Tensor:
-        """The product for x [..., in] as it is."""
-        raise NotImplementedError
-
-    def forward(self, x: Tensor) -> Tensor:
-        count = x.numel() // x.size(-1)
-        if count <= self.most and self.filled(count) == count:
-            return self.product(x)
-        rows = x.flatten(0, -2)
-        done = [self.product(self._fill(block))[: len(block)] for block in rows.split(self.most)]
-        return (done[0] if len(done) == 1 else torch.cat(done)).view(*x.shape[:-1], -1)
-
-    def _fill(self, block: Tensor) -> Tensor:
-        missing = self.filled(len(block)) - len(block)
-        return nn.functional.pad(block, (0, 0, 0, missing)) if missing else block
+def by_rows(product: Callable[[Tensor], Tensor], x: Tensor, only: int | None = None) -> Tensor:
+    """A product for x [..., in] with any number of rows, made of some for few numbers of rows, or for `only` so many."""
+    count = x.numel() // x.size(-1)
+    most = only or MOST_ROWS
+    if count <= most and (only or few(count)) == count:
+        return product(x)
+    done = []
+    for block in x.flatten(0, -2).split(most):
+        missing = (only or few(len(block))) - len(block)
+        done.append(product(nn.functional.pad(block, (0, 0, 0, missing)) if missing else block)[: len(block)])
+    return (done[0] if len(done) == 1 else torch.cat(done)).view(*x.shape[:-1], -1)
 
 
-class Packed(_Product):
+class Packed(nn.Module):
     """x W^T + b with W [out, in] in oneDNN's own layout, so that no call has to rearrange it."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, kind: torch.dtype) -> None:
@@ -130,18 +118,16 @@ class Packed(_Product):
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach().to("cpu", kind), None)
         self.bias = None if bias is None else bias.detach().to("cpu", kind)
         self.only = AMX_ROWS if kind == torch.bfloat16 and torch.cpu._is_amx_tile_supported() else None  # number of rows
-        self.most = self.only or MOST_ROWS
 
-    def filled(self, rows: int) -> int:
-        """How many rows so many are filled up to."""
-        return self.only or few(rows)
+    def forward(self, x: Tensor) -> Tensor:
+        return by_rows(self.product, x, self.only)
 
     def product(self, x: Tensor) -> Tensor:
         """The product for x [..., in] as it is."""
         return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")  # type: ignore[no-any-return]
 
 
-class Int8(_Product):
+class Int8(nn.Module):
     """x W^T + b with W [out, in] rounded to int8 with a scale for each row of W, and x to as many levels with a scale for each row of x."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, kind: torch.dtype) -> None:
@@ -153,6 +139,9 @@ class Int8(_Product):
         self.weight = torch.ops.onednn.qlinear_prepack(levels, None)
         self.bias = None if bias is None else bias.detach().to("cpu", torch.float32)
         self.middle = torch.tensor(LEVELS + 1.5)  # the level of 0, and a half for `to` to cut off
+
+    def forward(self, x: Tensor) -> Tensor:
+        return by_rows(self.product, x)
 
     def product(self, x: Tensor) -> Tensor:
         """The product for x [..., in] as it is."""
