@@ -120,7 +120,8 @@ def _on_dask(function: Callable[[T], R], tasks: Iterable[T], address: str, patie
 def _result(future: Any, later: Iterable[Any], client: Any, address: str, patience: float) -> Any:
     """What the task gives. Raises what a `later` one has raised meanwhile; UserError when there has been no worker for `patience` seconds.
 
-    The scheduler may hear of later tasks first; those that ended the last worker leave nobody to compute this one.
+    The scheduler may hear of later tasks first; those that ended the last worker leave nobody to compute this one. And a task that is done
+    may be undone, as long as its result has not arrived: it is lost with its worker.
     """
     from distributed import wait
 
@@ -128,10 +129,10 @@ def _result(future: Any, later: Iterable[Any], client: Any, address: str, patien
     while True:
         try:
             wait(future, timeout=LOOK_SECONDS)
+            return future.result(timeout=ANSWER_SECONDS)
         except TimeoutError:
-            pass
-        else:
-            return future.result()
+            if future.status == "error":  # the TimeoutError may be what the task has raised
+                return future.result()
         for other in later:
             if other.status == "error":
                 other.result()

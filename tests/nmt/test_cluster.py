@@ -92,6 +92,33 @@ with Client({dask.address!r}) as client:
 
 
 @pytest.mark.slow
+def test_a_result_that_is_lost_with_the_last_worker_is_not_waited_for_forever(dask: Cluster) -> None:
+    """The worker is killed after the client has heard that the task is done, and before it has fetched the result."""
+    dask.scheduler()
+    dask.worker("first")
+    program = f"""\
+import os, signal
+import distributed
+from nmt.cluster import _result
+wait = distributed.wait
+def wait_and_kill(future, timeout):
+    wait(future, timeout=timeout)
+    os.kill({dask.processes["first"].pid}, signal.SIGKILL)
+    distributed.wait = wait
+distributed.wait = wait_and_kill
+with distributed.Client({dask.address!r}) as client:
+    try:
+        _result(client.submit(abs, 1), [], client, {dask.address!r}, 2)
+    except Exception as error:
+        print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": str(PROJECT)}, capture_output=True, text=True, timeout=50
+    )
+    assert done.stdout.startswith(f"the Dask scheduler at {dask.address} has had no worker for 2 s (hardware.patience): "), done.stderr
+
+
+@pytest.mark.slow
 def test_workers_with_other_code_or_without_it_and_schedulers_with_other_packages_are_refused(dask: Cluster, tmp_path: Path) -> None:
     dask.scheduler()
     shutil.copytree(PROJECT / "nmt", tmp_path / "other" / "nmt")
