@@ -88,8 +88,9 @@ def _on_dask(function: Callable[[T], R], tasks: Iterable[T], address: str, patie
     from distributed.client import FutureCancelledError, FuturesCancelledError
     from distributed.scheduler import KilledWorker
 
-    for name in ("distributed", "distributed.client"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # what matters is said here, in a sentence
+    # What matters is said here, in a sentence. The loop of asyncio, which is Dask's alone, would tell of what is waited for no longer.
+    for name in ("distributed", "distributed.client", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     _ask(address)
     errand = Errand(function, environment(), work, (work / "lock").read_text(encoding="utf-8"))
     with warnings.catch_warnings():

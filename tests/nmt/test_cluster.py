@@ -44,10 +44,21 @@ except UserError as error:
 print(seen == [n + 1 for n in range({count})])
 """
 
+LOSS = """\
+import os, signal
+import distributed
+wait = distributed.wait
+def wait_and_kill(future, timeout):
+    wait(future, timeout=timeout)
+    distributed.wait = wait
+    os.kill({worker}, signal.SIGKILL)
+distributed.wait = wait_and_kill
+"""
 
-def work(dask: Cluster, function: str = "partial(operator.add, 1)", count: int = 3, patience: float = 60) -> str:
+
+def work(dask: Cluster, function: str = "partial(operator.add, 1)", count: int = 3, patience: float = 60, before: str = "") -> str:
     """What a process says that has tasks for the cluster. It is one of its own, for Dask's client changes the process that it is in."""
-    program = WORK.format(function=function, count=count, address=dask.address, patience=patience)
+    program = before + WORK.format(function=function, count=count, address=dask.address, patience=patience)
     environment = os.environ | {"PYTHONPATH": str(PROJECT)}
     done = subprocess.run([sys.executable, "-c", program], cwd=dask.folder, env=environment, capture_output=True, text=True, timeout=100)
     return done.stdout + done.stderr
@@ -96,26 +107,9 @@ def test_a_result_that_is_lost_with_the_last_worker_is_not_waited_for_forever(da
     """The worker is killed after the client has heard that the task is done, and before it has fetched the result."""
     dask.scheduler()
     dask.worker("first")
-    program = f"""\
-import os, signal
-import distributed
-from nmt.cluster import _result
-wait = distributed.wait
-def wait_and_kill(future, timeout):
-    wait(future, timeout=timeout)
-    os.kill({dask.processes["first"].pid}, signal.SIGKILL)
-    distributed.wait = wait
-distributed.wait = wait_and_kill
-with distributed.Client({dask.address!r}) as client:
-    try:
-        _result(client.submit(abs, 1), [], client, {dask.address!r}, 2)
-    except Exception as error:
-        print(error)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": str(PROJECT)}, capture_output=True, text=True, timeout=50
-    )
-    assert done.stdout.startswith(f"the Dask scheduler at {dask.address} has had no worker for 2 s (hardware.patience): "), done.stderr
+    said = work(dask, count=1, patience=2, before=LOSS.format(worker=dask.processes["first"].pid))
+    sentence = f"error: the Dask scheduler at {dask.address} has had no worker for 2 s (hardware.patience): start some with "
+    assert said.startswith(sentence) and said.count("\n") == 1, said
 
 
 @pytest.mark.slow
