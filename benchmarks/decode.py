@@ -73,7 +73,7 @@ def ours(config: str, precision: str, threads: int) -> Work:
     @torch.inference_mode()
     def work(number: int) -> int:
         src = padded(sources[number], lambda longest: -(-longest // 8) * 8)
-        decoder, last = CachedDecoder(decoding, src, BEAM), LENGTHS[number] - 1
+        decoder, last = CachedDecoder(decoding, [src], BEAM), LENGTHS[number] - 1
 
         def endless(tokens: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
             log_probs = decoder(tokens, parents)

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from nmt.batches import rounded
-from nmt.model import DecoderLayer, attention, padding_mask
+from nmt.memory import Memory, multiple
+from nmt.model import DecoderLayer, attention
 from nmt.products import LEAST_ROWS, Decoding
 from nmt.search import NextLogProbs
 from nmt.symbols import EOS
@@ -32,31 +33,30 @@ def bytes_of_sentence(decoding: Decoding, width: int, beams: int) -> int:
 
 
 class CachedDecoder:
-    """A `nmt.search.NextLogProbs` for the sources src [B, S], with K = `beams`.
+    """A `nmt.search.NextLogProbs` with K = `beams` for `sources`, tensors [B, S] of one padded length each, one behind the other.
 
-    Behind the sentences stand copies of the first, so that one kernel computes the products (`nmt.products`): for attention few or none,
-    and as rows of the other products, which nobody sees, some more.
+    Sentences of all lengths share a step's products of rows, and attend to their sources length by length. Behind the sentences stand
+    copies, so that one kernel computes the products (`nmt.products`): for attention few or none, and as rows of the other products, which
+    nobody sees, some more.
     """
 
-    def __init__(self, decoding: Decoding, src: Tensor, beams: int) -> None:
+    def __init__(self, decoding: Decoding, sources: Sequence[Tensor], beams: int) -> None:
         self.decoding, self.beams, self.length = decoding, beams, 0
-        self.sentences, width = src.shape
-        self.enough = max(decoding.enough(width), decoding.enough(2 * beams * beams))
+        self.enough = decoding.enough(2 * beams * beams)
         self.together = max(-(-LEAST_ROWS // beams), self.enough)
-        src = _filled(src, decoding.enough(width * width))
-        src_mask = padding_mask(src)
-        encoded = decoding.encode(src, src_mask)
         self.layers = [layer for layer in decoding.model.decoder if isinstance(layer, DecoderLayer)]
-        memory = [[_filled(x[: self.sentences], self.cached) for x in layer.cross_attention.keys_values(encoded)] for layer in self.layers]
-        keys, values = (torch.stack(x) for x in zip(*memory, strict=True))
-        # A product by keys that stand transposed is several times as fast.
-        self.memory = [keys.transpose(3, 4).contiguous(), values]  # keys [L, B, H, d_k, S], values [L, B, H, S, d_v]
-        self.src_mask = None if src_mask is None else _filled(src_mask[: self.sentences], self.cached)
-        heads = keys.shape[:3]  # [L, B, H]
+        self.memory: list[Memory] = []
+        self.sentences = 0
+        for src in sources:
+            self.memory.append(Memory(decoding, self.layers, src, self.sentences))
+            self.sentences += len(src)
+        keys, values = self.memory[0].keys, self.memory[0].values
+        heads = (keys.size(0), self.cached, keys.size(2))  # [L, B, H]
         # T * K for S, and 0 in the places behind them. Products take the whole: a part they would copy, and each length prepare for.
-        self.own = [keys.new_empty(*heads, keys.size(4), 0), keys.new_empty(*heads, 0, values.size(4))]
-        self.mask = encoded.new_empty(self.memory[0].size(1), beams, 0)  # 0 for what a row descends from, -inf for the rest
-        self.newest = encoded.new_full((beams, beams), -math.inf).fill_diagonal_(0)
+        self.own = [keys.new_empty(*heads, keys.size(3), 0), keys.new_empty(*heads, 0, values.size(4))]
+        self.mask = keys.new_empty(self.cached, beams, 0)  # 0 for what a row descends from, -inf for the rest
+        self.newest = keys.new_full((beams, beams), -math.inf).fill_diagonal_(0)
+        self.order, self.back = self._by_length(1)
 
     def __call__(self, tokens: Tensor, parents: Tensor) -> Tensor:
         """Log probabilities [N, V] of the token behind `tokens` [N], which continue the rows `parents` [N]."""
@@ -66,29 +66,33 @@ class CachedDecoder:
             self._reorder(parents)
         self._extend_mask()
         cached = self.cached
-        rows = tokens.new_full((max(cached, self.together) * beams,), EOS)
+        rows = tokens.new_full((self.rows * beams,), EOS)
         rows[: len(tokens)] = tokens
         x = self.decoding.embed(rows.to(self.decoding.device)[:, None], self.length, "tgt")[0]  # [N, D]
-        src_mask = None if self.src_mask is None else self.src_mask[:cached]
         step = _compiled_step() if self.decoding.compiled and not first else _step
         for number, layer in enumerate(self.layers):
-            own, memory = ([part[number, :cached] for part in parts] for parts in (self.own, self.memory))
-            x = step(layer, x, own, memory, self.mask[:cached, None], src_mask, beams, self.length * self.beams)
+            own, memory = [part[number, :cached] for part in self.own], [part.of(number) for part in self.memory]
+            x = step(layer, x, own, self.mask[:cached, None], memory, self.order, self.back, beams, self.length * self.beams)
         self.length += 1
         logits: Tensor = self.decoding.project(x)[: len(tokens)]
         return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
     @property
     def cached(self) -> int:
-        """How many sentences, copies counted, attention takes at once. From `together` on as many as the other products."""
+        """How many sentences, copies counted, self-attention takes at once. From `together` on as many as the other products."""
         if self.sentences >= self.together:
-            return _multiple(self.sentences, self.together)
-        return min(_multiple(self.sentences, self.enough), self.together)
+            return multiple(self.sentences, self.together)
+        return min(multiple(self.sentences, self.enough), self.together)
+
+    @property
+    def rows(self) -> int:
+        """How many sentences, copies counted, the other products take at once."""
+        return max(self.cached, self.together)
 
     def _reorder(self, parents: Tensor) -> None:
         """Make the caches those of rows that continue the rows `parents`: sentences take the places of ended ones."""
         per_sentence = 1 if self.length == 1 else self.beams
-        self.sentences = len(parents) // self.beams
+        before, self.sentences = self.sentences, len(parents) // self.beams
         sources = (parents[:: self.beams] // per_sentence).tolist()
         end = self.length * self.beams
         for place, source in enumerate(sources):
@@ -96,13 +100,25 @@ class CachedDecoder:
                 keys, values = self.own
                 keys[:, place, ..., :end] = keys[:, source, ..., :end]
                 values[:, place, :, :end] = values[:, source, :, :end]
-                for part in self.memory:
-                    part[:, place] = part[:, source]
-                if self.src_mask is not None:
-                    self.src_mask[place] = self.src_mask[source]
         if self.length > 1:
             rows = self.mask.view(-1, self.mask.size(2))
             rows[: len(parents), :end] = rows[:, :end].index_select(0, parents.to(rows.device))
+        if self.length == 1 or self.sentences < before:
+            moved = {source: place for place, source in enumerate(sources)}
+            self.memory = [part for part in self.memory if part.follow(moved)]
+            self.order, self.back = self._by_length(self.beams)
+
+    def _by_length(self, beams: int) -> tuple[Tensor | None, Tensor | None]:
+        """The rows in the order of `memory`, of a sentence `beams`, and where each row is found there. None where they are in it."""
+        places = torch.cat([part.rows() for part in self.memory])
+        if len(places) <= self.rows and torch.equal(places[: self.sentences], torch.arange(self.sentences)):
+            return None, None
+        back, begin = torch.zeros(self.rows, dtype=torch.long), 0  # for copies any row will do
+        for part in self.memory:
+            back[part.places] = torch.arange(begin, begin + len(part.places))
+            begin += len(part.rows())
+        device = self.decoding.device
+        return _beams(places, beams).to(device), _beams(back, beams).to(device)
 
     def _extend_mask(self) -> None:
         """Make room for one more token, which each row descends from."""
@@ -119,16 +135,18 @@ def _step(
     layer: DecoderLayer,
     x: Tensor,
     own: list[Tensor],
-    memory: list[Tensor],
     mask: Tensor,
-    src_mask: Tensor | None,
+    memory: list[tuple[Tensor, Tensor, Tensor | None]],
+    order: Tensor | None,
+    back: Tensor | None,
     beams: int,
     begin: int,
 ) -> Tensor:
     """What `layer` makes of the newest tokens' states x [N, D], of which the first rows are those of the B cached sentences. [N, D]
 
     Their keys and values go into `own`, keys [B, H, d_k, T * K] and values [B, H, T * K, d_v], from `begin` on. `mask` [B, 1, K, T * K]
-    says what a row descends from; `memory` are keys and values of the sources. Of the first token a sentence has one row, `beams` is 1.
+    says what a row descends from. `memory` are keys, values and mask of the sources of each length, whose rows are `order`; of all of them
+    together `back` [N] are the rows of x. Of the first token a sentence has one row, `beams` is 1.
     """
     cached, heads = len(own[0]), layer.self_attention.heads
     count, room = cached * beams, mask.size(2)
@@ -141,9 +159,16 @@ def _step(
         blocks = queries.view(cached, beams, *queries.shape[1:]).transpose(1, 2)
         seen = attention(blocks, own[0].transpose(2, 3), own[1], mask).transpose(1, 2).reshape(count, -1)
     x = layer.self_norm(x + layer.self_attention.output(_widened(seen, len(x))))
-    queries = layer.cross_attention.query(x)[:count].view(cached, beams, heads, -1).transpose(1, 2)
-    seen = attention(queries, memory[0].transpose(2, 3), memory[1], src_mask).transpose(1, 2).reshape(count, -1)
-    x = layer.cross_norm(x + layer.cross_attention.output(_widened(seen, len(x))))
+    queries = layer.cross_attention.query(x)
+    if order is not None:
+        queries = queries[order]
+    parts, end = [], 0
+    for source_keys, source_values, source_mask in memory:
+        begin, end = end, end + len(source_keys) * beams
+        blocks = queries[begin:end].view(-1, beams, heads, source_keys.size(2)).transpose(1, 2)
+        parts.append(attention(blocks, source_keys.transpose(2, 3), source_values, source_mask).transpose(1, 2).flatten(2).flatten(0, 1))
+    seen = parts[0] if len(parts) == 1 else torch.cat(parts)
+    x = layer.cross_norm(x + layer.cross_attention.output(_widened(seen, len(x)) if back is None else seen[back]))
     return layer.feed_forward_norm(x + layer.feed_forward(x))  # type: ignore[no-any-return]
 
 
@@ -165,11 +190,6 @@ class Ensemble:
         return each.logsumexp(0) - math.log(len(self.members))
 
 
-def _multiple(size: int, step: int) -> int:
-    """A multiple of `step` that is at least `size`, one of few, because libraries prepare a product for each shape anew."""
-    return rounded(-(-size // step)) * step
-
-
 def _room(tokens: int) -> int:
     """How many tokens the caches have room for once they hold so many: an eighth more at most, or a few."""
     return max(LEAST_ROOM, rounded(-(-tokens // LEAST_ROOM)) * LEAST_ROOM)
@@ -189,7 +209,6 @@ def _widened(x: Tensor, rows: int) -> Tensor:
     return nn.functional.pad(x, (0, 0, 0, rows - len(x))) if len(x) < rows else x
 
 
-def _filled(x: Tensor, step: int) -> Tensor:
-    """x [B, …] with copies of its first row up to a multiple of `step` rows."""
-    more = _multiple(x.size(0), step) - x.size(0)
-    return torch.cat([x, x[:1].expand(more, *x.shape[1:])]) if more else x
+def _beams(places: Tensor, beams: int) -> Tensor:
+    """The rows of the sentences at `places`."""
+    return (places[:, None] * beams + torch.arange(beams)).flatten()

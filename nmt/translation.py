@@ -1,13 +1,14 @@
 """Text to text: N lines in, N translations out, in order; a blank line stays blank and the model is not asked.
 
-A translation depends on the line, the models and the settings, on nothing else: a batch holds only sources that are padded to the same
-length, a function of each alone, and `nmt.products` sees to it that how many there are changes no bit.
+A translation depends on the line, the models and the settings, on nothing else: what a source is padded to is a function of it alone, and
+`nmt.products` sees to it that how many rows and sentences there are changes no bit.
 """
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ LONGEST = 2048  # tokens of a source: the memory of attention grows with the squ
 LONGEST_PREFIX = 256  # tokens: each is a step for every line
 LEAST_WIDTH, COARSE_WIDTH = 16, 128  # tokens that a source is padded to at least, and up to which it is padded to a power of two
 STEP = 25  # rows that take as long as a step does besides, about
+MOST_WIDTHS = 4  # in a batch: each is a product more for attention
 MOST_BYTES = 1 << 27  # of a batch, as far as one sentence does not need more
 MOST_BYTES_OF_A_GPU = 1 << 32
 # A model can spell any byte. These three would end a line, lose its last character, or make the file unreadable.
@@ -106,11 +108,11 @@ class Translator:
         report(len(lines) - len(todo), float(sum(map(len, lines)) - sum(len(lines[i]) for i in todo)))
         beams = self.config.beam_size if seed is None else nbest
         batches = self._batches(todo, [len(source) for source in sources], beams)
-        counts = [len(sources[batch[0]]) + 1 for batch in batches]  # steps, if what is written is as long as the longest that is read
-        costs = [count * (len(batch) * beams + STEP) for batch, count in zip(batches, counts, strict=True)]
+        # If what is written is as long as what is read.
+        costs = [sum(len(sources[i]) + 1 for i in batch) * beams + (len(sources[batch[0]]) + 1) * STEP for batch in batches]
         unit = sum(len(lines[i]) for i in todo) / max(1, sum(costs))
-        for batch, count, cost in zip(batches, counts, costs, strict=True):
-            steps = _Steps(cost * unit, count, partial(report, 0))
+        for batch, cost in zip(batches, costs, strict=True):
+            steps = _Steps(cost * unit, unit, partial(report, 0))
             found = self._search([sources[i] for i in batch], beams, nbest, begin, seed, steps)
             for index, hypotheses in zip(batch, found, strict=True):
                 results[index] = [Translation(self._text(h.ids), h.score, h.log_prob, len(h.ids) + 1, h.finished) for h in hypotheses]
@@ -124,32 +126,31 @@ class Translator:
             raise UserError(f"{what}: {tokens:,} tokens, but {kind} may have {most:,}: {remedy}")
 
     def _batches(self, todo: Sequence[int], lengths: Sequence[int], beams: int) -> list[list[int]]:
-        """Cut the lines `todo` into batches of one padded length each, longest first, so that running out of memory shows at once."""
+        """Cut the lines `todo` into batches, longest first, so that running out of memory shows at once."""
+        on_gpu = self.models[0].device.type == "cuda"
+        most_bytes = MOST_BYTES_OF_A_GPU if on_gpu else MOST_BYTES
+        # More rows than a product takes at once gain nothing on a processor.
+        most_lines = len(todo) if on_gpu else MOST_ROWS // beams
         batches: list[list[int]] = []
-        last = most = 0
+        widths: set[int] = set()
+        tokens = size = 0
         for index in sorted(todo, key=lambda i: (-lengths[i], i)):
             width = _width(lengths[index] + 1)
-            if width != last:
-                last, most = width, self._most(width, beams)
-                batches.append([])
-            elif len(batches[-1]) >= most:
+            each = sum(bytes_of_sentence(model, width, beams) for model in self.models)
+            tokens, size, widths = tokens + width, size + each, widths | {width}
+            full = tokens > self.batch_tokens or size > most_bytes or len(widths) > MOST_WIDTHS
+            if not batches or full or len(batches[-1]) >= most_lines:
+                tokens, size, widths = width, each, {width}
                 batches.append([])
             batches[-1].append(index)
         return batches
-
-    def _most(self, width: int, beams: int) -> int:
-        """How many sentences, padded to `width`, are decoded at once: as `batch_tokens` and the memory allow, and one at least."""
-        each = sum(bytes_of_sentence(model, width, beams) for model in self.models)
-        if self.models[0].device.type == "cuda":
-            return max(1, min(self.batch_tokens // width, MOST_BYTES_OF_A_GPU // each))
-        # More rows than a product takes at once gain nothing on a processor.
-        return max(1, min(self.batch_tokens // width, MOST_BYTES // each, MOST_ROWS // beams))
 
     @torch.inference_mode()
     def _search(
         self, sources: Sequence[list[int]], beams: int, nbest: int, begin: list[int], seed: int | None, steps: "_Steps"
     ) -> list[list[Hypothesis]]:
-        src = padded(sources, _width).to(self.models[0].device)
+        groups = [list(group) for _, group in groupby(sources, lambda source: _width(len(source) + 1))]
+        src = [padded(group, _width).to(self.models[0].device) for group in groups]
         limits = [len(source) + self.config.max_length_offset for source in sources]
         if self.positions is not None:
             limits = [min(limit, self.positions - 1) for limit in limits]
@@ -165,16 +166,16 @@ class Translator:
 
 
 class _Steps:
-    """Tells the work of a batch step by step, of which it takes about so many."""
+    """Tells the work of a batch step by step, each of which is `unit` for a row and for what a step takes besides."""
 
-    def __init__(self, work: float, steps: int, report: Callable[[float], None]) -> None:
-        self.left, self.each, self.report = work, work / steps, report
+    def __init__(self, work: float, unit: float, report: Callable[[float], None]) -> None:
+        self.left, self.unit, self.report = work, unit, report
 
     def over(self, next_log_probs: NextLogProbs) -> NextLogProbs:
         """The same function, whose calls are steps."""
 
         def counted(tokens: Tensor, parents: Tensor) -> Tensor:
-            done = min(self.each, self.left)
+            done = min(self.unit * (len(tokens) + STEP), self.left)
             self.left -= done
             self.report(done)
             return next_log_probs(tokens, parents)

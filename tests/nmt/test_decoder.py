@@ -3,6 +3,7 @@
 import random
 import shutil
 from collections.abc import Iterator
+from itertools import islice
 from typing import Literal
 
 import pytest
@@ -49,9 +50,12 @@ def prepared(model: Transformer, precision: Literal["float32", "bfloat16", "int8
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
 @pytest.mark.parametrize("seed", [1, 3, 16])
 @pytest.mark.parametrize("beams", [1, 3])
-def test_every_step_is_the_teacher_forced_one_whatever_becomes_of_the_rows(positions: str, seed: int, beams: int) -> None:
-    model = built(torch.float32, positions=positions)
-    assert_teacher_forced(model, CachedDecoder(prepared(model), padded(SOURCES), beams), beams, random.Random(seed))
+@pytest.mark.parametrize("sizes", [[4], [1, 3], [2, 1, 1], [1, 1, 1, 1]])
+def test_every_step_is_the_teacher_forced_one_whatever_becomes_of_the_rows(positions: str, seed: int, beams: int, sizes: list[int]) -> None:
+    """The sources being in so many tensors of different widths."""
+    model, sources = built(torch.float32, positions=positions), iter(SOURCES)
+    groups = [padded(list(islice(sources, size)), lambda longest, wider=5 * n: longest + wider) for n, size in enumerate(sizes)]
+    assert_teacher_forced(model, CachedDecoder(prepared(model), groups, beams), beams, random.Random(seed))
 
 
 class AsOnGpus(torch.nn.Linear):
@@ -71,7 +75,7 @@ def test_compiled_steps_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nmt.products, "Packed", AsOnGpus)
     model = built(torch.float32)
     decoding = Decoding(model, "float32", torch.device("cpu"), compiled=True)
-    assert_teacher_forced(model, CachedDecoder(decoding, padded(SOURCES), 3), 3, random.Random(1))
+    assert_teacher_forced(model, CachedDecoder(decoding, [padded(SOURCES)], 3), 3, random.Random(1))
 
 
 def assert_teacher_forced(model: Transformer, decoder: CachedDecoder, beams: int, rng: random.Random) -> None:
@@ -99,7 +103,7 @@ def assert_teacher_forced(model: Transformer, decoder: CachedDecoder, beams: int
 
 def test_an_ensemble_has_the_mean_of_its_members_probabilities() -> None:
     models = [built(torch.float32), built(torch.float32, layers=1)]
-    decoders = [CachedDecoder(prepared(model), padded(SOURCES), 2) for model in models]
+    decoders = [CachedDecoder(prepared(model), [padded(SOURCES)], 2) for model in models]
     tokens, parents = torch.full((4,), BOS), torch.arange(4)
     mean = sum(model.logits(model(padded(SOURCES), tokens[:, None]))[:, 0].softmax(-1) for model in models) / 2
     torch.testing.assert_close(Ensemble(decoders)(tokens, parents).exp(), mean)
@@ -112,7 +116,8 @@ def test_the_log_probability_of_each_hypothesis_is_its_teacher_forced_sum(beam: 
     for strength in (1, 3, 9, 27):  # of the end symbol, so that some hypotheses end before their limit and others do not
         model = built(torch.float32)
         model.embedding.weight[EOS] *= strength
-        results = beam_search(CachedDecoder(prepared(model), padded(SOURCES), beam), [len(source) + 12 for source in SOURCES], config, beam)
+        decoder = CachedDecoder(prepared(model), [padded(SOURCES)], beam)
+        results = beam_search(decoder, [len(source) + 12 for source in SOURCES], config, beam)
         for source, found in zip(SOURCES, results, strict=True):
             for hypothesis in found:
                 scores = teacher_forced(model, source, [BOS, *hypothesis.ids])
@@ -124,25 +129,27 @@ def test_the_log_probability_of_each_hypothesis_is_its_teacher_forced_sum(beam: 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "int8"])
 def test_other_precisions_give_log_probabilities_in_float32(precision: Literal["bfloat16", "int8"]) -> None:
-    decoder = CachedDecoder(prepared(built(torch.float32), precision), padded(SOURCES), 4)
+    decoder = CachedDecoder(prepared(built(torch.float32), precision), [padded(SOURCES)], 4)
     found = decoder(torch.full((4,), BOS), torch.arange(4))
     assert found.dtype == torch.float32
     torch.testing.assert_close(found.exp().sum(-1), torch.ones(4))
 
 
 def test_keys_and_values_of_a_source_are_computed_once_for_all_beams() -> None:
-    decoder = CachedDecoder(prepared(built(torch.float32)), padded(SOURCES), 5)
-    keys = decoder.memory[0].clone()
+    decoder = CachedDecoder(prepared(built(torch.float32)), [padded(SOURCES)], 5)
+    keys = decoder.memory[0].keys.clone()
     decoder(torch.full((4,), BOS), torch.arange(4))
     decoder(torch.full((20,), 7), torch.arange(4).repeat_interleave(5))
-    assert torch.equal(decoder.memory[0], keys)
+    assert torch.equal(decoder.memory[0].keys, keys)
     decoder(torch.full((10,), 8), torch.arange(15, 5, -1))  # the first two sentences have ended
-    assert torch.equal(decoder.memory[0][:, :2], keys[:, [3, 2]])
+    assert {place: keys[:, source].tolist() for place, source in enumerate([3, 2])} == {
+        place: decoder.memory[0].keys[:, slot].tolist() for slot, place in enumerate(decoder.memory[0].places)
+    }
 
 
 def test_the_caches_have_a_little_more_room_than_they_need_and_grow_seldom() -> None:
     beams, sizes = 3, []
-    decoder = CachedDecoder(prepared(built(torch.float32)), padded(SOURCES), beams)
+    decoder = CachedDecoder(prepared(built(torch.float32)), [padded(SOURCES)], beams)
     tokens, parents = torch.full((4,), BOS), torch.arange(4)
     for step in range(1, 200):
         decoder(tokens, parents)
@@ -156,5 +163,5 @@ def test_the_caches_have_a_little_more_room_than_they_need_and_grow_seldom() -> 
 
 def test_a_long_source_alone_is_cached_once_where_a_short_one_needs_copies_for_its_products() -> None:
     decoding = prepared(built(torch.float32))
-    assert CachedDecoder(decoding, padded([[5] * 2000]), 20).memory[0].size(1) == 1
-    assert CachedDecoder(decoding, padded([[5]]), 20).memory[0].size(1) > 16
+    assert CachedDecoder(decoding, [padded([[5] * 2000])], 20).memory[0].keys.size(1) == 1
+    assert CachedDecoder(decoding, [padded([[5]])], 20).memory[0].keys.size(1) > 16
