@@ -199,8 +199,9 @@ def _longer(x: Tensor, dim: int, size: int, rest: float) -> Tensor:
     """x with `rest` behind it up to `size` in dimension `dim`."""
     shape = list(x.shape)
     shape[dim] = size
-    longer = x.new_full(shape, rest)
-    longer.narrow(dim, 0, x.size(dim)).copy_(x)
+    longer, begin = x.new_empty(shape), x.size(dim)
+    longer.narrow(dim, 0, begin).copy_(x)
+    longer.narrow(dim, begin, size - begin).fill_(rest)
     return longer
 
 

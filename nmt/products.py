@@ -5,20 +5,22 @@ computes it, whatever the number of rows. On processors:
 
 - oneDNN computes a row of a product with packed weights in one order from 2 rows on, with any number of threads; a single row in another.
 - Its batched products do so while they have more than SMALL multiplications; below, PyTorch hands them to another library.
-- Not so bfloat16 on processors with AMX units, where the order depends on the number of rows and of threads. So there products take
-  AMX_ROWS rows each; the number of threads, from three on, may still change bits.
+- Not so bfloat16 on processors with AMX units, where the order depends on the number of rows and of threads. So there the numbers of rows
+  that give the same bits are found by trial (`even`), and no others used. More than four threads may still change bits.
 - int8: weights have one scale a column, as PyTorch's own quantised layers do, but activations have one scale a row. A scale
   for all rows, as in PyTorch's dynamic layers, would let a row change with its neighbours. Sums of integers are exact.
 
-So batches are filled up to LEAST_ROWS rows, and to `Decoding.enough` sentences. On GPUs the products are PyTorch's.
+So batches are filled up to LEAST_ROWS rows, and to `Decoding.enough` sentences. On GPUs products are PyTorch's.
 
-What oneDNN prepares for a number of rows stays in memory, half a MiB for each and each shape of weights. So there are few such numbers:
-products take MOST_ROWS rows at once at most, and as many as `few` says.
+What oneDNN prepares for a number of rows stays in memory, half a MiB for each and each shape of weights. So there are FEW such numbers,
+and products take no more rows at once than the largest.
 """
 
 import copy
 import math
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Literal
 
 import torch
@@ -30,7 +32,10 @@ from nmt.model import Transformer
 
 SMALL = 16**3  # multiplications
 LEAST_ROWS, MOST_ROWS = 16, 1024
-AMX_ROWS = 32
+FEW = tuple(sorted({LEAST_ROWS * rounded(count) for count in range(1, MOST_ROWS // LEAST_ROWS + 1)}))  # 16, 32, …, 256, 288, …, 512, 576, …
+AMX_FEW = (16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+AMX_ROWS = (64, 32, 16)  # one of them, the first if it may be, says which bits are the right ones
+AMX_THREADS = (1, 2, 3, 4)  # give the same ones
 LEVELS = 127  # of an int8 number, to each side of 0
 Precision = Literal["float32", "bfloat16", "int8"]
 
@@ -92,22 +97,41 @@ class Plain(nn.Module):
         return nn.functional.linear(x, self.weight)
 
 
-def few(rows: int) -> int:
-    """The smallest of 16, 32, …, 256, 288, …, 512, 576, … that is at least `rows`."""
-    return LEAST_ROWS * rounded(-(-rows // LEAST_ROWS))
-
-
-def by_rows(product: Callable[[Tensor], Tensor], x: Tensor, only: int | None = None) -> Tensor:
-    """A product for x [..., in] with any number of rows, made of some for few numbers of rows, or for `only` so many."""
-    count = x.numel() // x.size(-1)
-    most = only or MOST_ROWS
-    if count <= most and (only or few(count)) == count:
+def by_rows(product: Callable[[Tensor], Tensor], x: Tensor, few: Sequence[int] = FEW) -> Tensor:
+    """A product for x [..., in] with any number of rows, made of some for numbers of rows that are among `few`, ascending."""
+    count, most = x.numel() // x.size(-1), few[-1]
+    if count <= most and few[bisect_left(few, count)] == count:
         return product(x)
     done = []
     for block in x.flatten(0, -2).split(most):
-        missing = (only or few(len(block))) - len(block)
+        missing = few[bisect_left(few, len(block))] - len(block)
         done.append(product(nn.functional.pad(block, (0, 0, 0, missing)) if missing else block)[: len(block)])
     return (done[0] if len(done) == 1 else torch.cat(done)).view(*x.shape[:-1], -1)
+
+
+@cache
+def even(wide: int, out: int, biased: bool, threads: int) -> tuple[int, ...]:
+    """Those of AMX_FEW in which a bfloat16 product of this shape adds each row up in the same order, with so many threads, now in use.
+
+    By trial, with one row for all and sums of numbers of which half are the negatives of the others, somewhere: of such a sum rounding
+    alone is left, and that differs wherever the order does.
+    """
+    luck = torch.Generator().manual_seed(1)
+    first, second = torch.randperm(wide, generator=luck)[: wide // 2 * 2].chunk(2)
+    weight, x = torch.zeros(out, wide), torch.zeros(1, wide)
+    weight[:, first] = torch.randn(out, wide // 2, generator=luck)
+    weight[:, second] = -weight[:, first]
+    x[:, first] = x[:, second] = torch.randn(1, wide // 2, generator=luck)
+    trial = Packed(weight, torch.zeros(out) if biased else None, torch.bfloat16)
+    rows = x.bfloat16().expand(MOST_ROWS, wide).contiguous()
+    for count in AMX_ROWS:
+        by_threads = []
+        for number in (*AMX_THREADS, threads):
+            torch.set_num_threads(number)
+            by_threads.append(trial.product(rows[:count])[0])
+        if all(torch.equal(found, by_threads[0]) for found in by_threads[:-1]):
+            break
+    return tuple(count for count in AMX_FEW if bool((trial.product(rows[:count]) == by_threads[-1]).all()))
 
 
 class Packed(nn.Module):
@@ -117,10 +141,11 @@ class Packed(nn.Module):
         super().__init__()
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach().to("cpu", kind), None)
         self.bias = None if bias is None else bias.detach().to("cpu", kind)
-        self.only = AMX_ROWS if kind == torch.bfloat16 and torch.cpu._is_amx_tile_supported() else None  # number of rows
+        self.uneven = kind == torch.bfloat16 and torch.cpu._is_amx_tile_supported()
+        self.shape = (weight.size(1), weight.size(0), bias is not None)
 
     def forward(self, x: Tensor) -> Tensor:
-        return by_rows(self.product, x, self.only)
+        return by_rows(self.product, x, even(*self.shape, torch.get_num_threads()) if self.uneven else FEW)
 
     def product(self, x: Tensor) -> Tensor:
         """The product for x [..., in] as it is."""

@@ -1,12 +1,14 @@
 """nmt.products: each kind of product against the plain one, and a row alone against the same row among others."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import Tensor
 
 from nmt.errors import UserError
 from nmt.model import ModelConfig, Transformer, attention
-from nmt.products import LEAST_ROWS, MOST_ROWS, SMALL, Decoding, Int8, Packed, few
+from nmt.products import AMX_FEW, FEW, LEAST_ROWS, MOST_ROWS, SMALL, Decoding, Int8, Packed, even
 
 SHAPES = [(320, 960), (1280, 320), (320, 4000), (512, 2048), (2048, 512), (4096, 1024), (1200, 48)]  # columns in and out
 
@@ -17,25 +19,39 @@ def _without_gradients() -> object:
         yield
 
 
-def layer(kind: str, wide: int, out: int) -> Packed | Int8:
+def layer(kind: str, wide: int, out: int, opposed: bool = False) -> Packed | Int8:
+    """`opposed`: half of the columns are the negatives of the others, so that of the products of such `rows` rounding is left."""
     torch.manual_seed(1)
     weight, bias = torch.randn(out, wide) / wide**0.5, torch.randn(out)
+    if opposed:
+        first, second = halves(wide)
+        weight[:, second], bias = -weight[:, first], bias * 0
     return Int8(weight, bias, torch.float32) if kind == "int8" else Packed(weight, bias, getattr(torch, kind))
 
 
-def rows(kind: str, count: int, wide: int) -> Tensor:
+def rows(kind: str, count: int, wide: int, opposed: bool = False) -> Tensor:
     torch.manual_seed(2)
     x = torch.randn(count, wide) * torch.rand(count, 1) * 5
+    if opposed:
+        first, second = halves(wide)
+        x[:, second] = x[:, first]
     return x.bfloat16() if kind == "bfloat16" else x
+
+
+def halves(wide: int) -> tuple[Tensor, Tensor]:
+    """Of an even number of columns."""
+    first, second = torch.randperm(wide, generator=torch.Generator().manual_seed(3)).chunk(2)
+    return first, second
 
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8"])
 @pytest.mark.parametrize(("wide", "out"), SHAPES)
-def test_a_row_has_the_same_bits_among_however_many(kind: str, wide: int, out: int) -> None:
-    product, x, threads = layer(kind, wide, out), rows(kind, 1030, wide), torch.get_num_threads()
+@pytest.mark.parametrize("opposed", [False, True])
+def test_a_row_has_the_same_bits_among_however_many(kind: str, wide: int, out: int, opposed: bool) -> None:
+    product, x, threads = layer(kind, wide, out, opposed), rows(kind, 1030, wide, opposed), torch.get_num_threads()
     by_threads = []
     try:
-        for number in (1, 2, 3, 8):
+        for number in (1, 2, 3, 4, 8):
             torch.set_num_threads(number)
             whole = product(x)
             for count in (2, 4, 8, LEAST_ROWS, 18, 36, 66, 100, 224, 420):
@@ -44,8 +60,8 @@ def test_a_row_has_the_same_bits_among_however_many(kind: str, wide: int, out: i
             by_threads.append(whole)
     finally:
         torch.set_num_threads(threads)
-    if kind != "bfloat16" or not torch.cpu._is_amx_tile_supported():
-        assert all(torch.equal(whole, by_threads[0]) for whole in by_threads)
+    uneven = kind == "bfloat16" and torch.cpu._is_amx_tile_supported()
+    assert all(torch.equal(whole, by_threads[0]) for whole in by_threads[: 4 if uneven else 5])
 
 
 @pytest.mark.parametrize(("kind", "tolerance"), [("float32", 1e-5), ("bfloat16", 2e-2), ("int8", 0.1)])
@@ -73,8 +89,39 @@ def test_whatever_the_number_of_rows_a_product_is_prepared_for_few(kind: str, mo
 
 
 def test_few_numbers_of_rows_are_enough_and_hardly_more() -> None:
-    for count in range(1, MOST_ROWS + 1):
-        assert count <= few(count) <= max(count + LEAST_ROWS - 1, count * 9 / 8) and few(few(count)) == few(count)
+    assert FEW[0] == LEAST_ROWS and FEW[-1] == MOST_ROWS
+    assert all(larger - smaller <= max(LEAST_ROWS, smaller / 8) for smaller, larger in pairwise(FEW))
+
+
+@pytest.mark.parametrize(("wide", "out"), [*SHAPES, (1024, 256), (7, 5)])
+def test_even_are_the_numbers_of_rows_that_change_no_bit(wide: int, out: int) -> None:
+    found = even(wide, out, True, torch.get_num_threads())
+    assert found and set(found) <= set(AMX_FEW)
+    opposed = wide % 2 == 0
+    product, x = layer("bfloat16", wide, out, opposed), rows("bfloat16", MOST_ROWS, wide, opposed)
+    expected = torch.cat([product.product(block) for block in x.split(min(found))])
+    for count in found:
+        assert torch.equal(product.product(x[:count]), expected[:count])
+
+
+def test_a_sum_in_another_order_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a product that adds the halves of its columns one after the other from 128 rows on."""
+    real = Packed.product
+
+    def other(self: Packed, x: Tensor) -> Tensor:
+        if len(x) < 128:
+            return real(self, x)
+        middle = x.size(1) // 2
+        left, right = x.clone(), x.clone()
+        left[:, middle:], right[:, :middle] = 0, 0
+        return (real(self, left).float() + real(self, right).float()).bfloat16()
+
+    monkeypatch.setattr(Packed, "product", other)
+    even.cache_clear()
+    try:
+        assert max(even(320, 64, False, torch.get_num_threads())) < 128
+    finally:
+        even.cache_clear()
 
 
 def test_int8_is_exact_where_the_numbers_are_whole() -> None:
