@@ -10,13 +10,14 @@ product of K rows serves a sentence, where K single rows would read as much memo
 import math
 from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from nmt.batches import rounded
 from nmt.memory import Memory, multiple
-from nmt.model import DecoderLayer, attention
+from nmt.model import COMPILATION, DecoderLayer, attention
 from nmt.products import LEAST_ROWS, Decoding
 from nmt.search import NextLogProbs
 from nmt.symbols import EOS
@@ -69,13 +70,27 @@ class CachedDecoder:
         rows = tokens.new_full((self.rows * beams,), EOS)
         rows[: len(tokens)] = tokens
         x = self.decoding.embed(rows.to(self.decoding.device)[:, None], self.length, "tgt")[0]  # [N, D]
-        step = _compiled_step() if self.decoding.compiled and not first else _step
+        attend, finish = _compiled() if self.decoding.compiled and not first else (_attend, _finish)
         for number, layer in enumerate(self.layers):
-            own, memory = [part[number, :cached] for part in self.own], [part.of(number) for part in self.memory]
-            x = step(layer, x, own, self.mask[:cached, None], memory, self.order, self.back, beams, self.length * self.beams)
+            own = [part[number, :cached] for part in self.own]
+            x, queries = attend(layer, x, own, self.mask[:cached, None], beams, self.length * self.beams)
+            x = finish(layer, x, self._look(number, queries))
         self.length += 1
         logits: Tensor = self.decoding.project(x)[: len(tokens)]
         return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+
+    def _look(self, number: int, queries: Tensor) -> Tensor:
+        """What the queries [N, H * d_k] of a layer find in the sources. [N, H * d_v]"""
+        ordered = queries if self.order is None else queries[self.order]
+        beams, parts, begin = len(queries) // self.rows, [], 0
+        for part in self.memory:
+            keys, values, mask = part.of(number)
+            end = begin + len(keys) * beams
+            blocks = ordered[begin:end].view(len(keys), beams, keys.size(1), keys.size(2)).transpose(1, 2)
+            parts.append(attention(blocks, keys.transpose(2, 3), values, mask).transpose(1, 2).reshape(end - begin, -1))
+            begin = end
+        seen = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return _widened(seen, len(queries)) if self.back is None else seen[self.back]
 
     @property
     def cached(self) -> int:
@@ -131,24 +146,14 @@ class CachedDecoder:
         self.mask[:, :, begin:end] = self.newest if self.length else self.newest[0]
 
 
-def _step(
-    layer: DecoderLayer,
-    x: Tensor,
-    own: list[Tensor],
-    mask: Tensor,
-    memory: list[tuple[Tensor, Tensor, Tensor | None]],
-    order: Tensor | None,
-    back: Tensor | None,
-    beams: int,
-    begin: int,
-) -> Tensor:
-    """What `layer` makes of the newest tokens' states x [N, D], of which the first rows are those of the B cached sentences. [N, D]
+def _attend(layer: DecoderLayer, x: Tensor, own: list[Tensor], mask: Tensor, beams: int, begin: int) -> tuple[Tensor, Tensor]:
+    """The first sublayer of `layer` for the newest tokens' states x [N, D], and the queries [N, H * d_k] of the second.
 
-    Their keys and values go into `own`, keys [B, H, d_k, T * K] and values [B, H, T * K, d_v], from `begin` on. `mask` [B, 1, K, T * K]
-    says what a row descends from. `memory` are keys, values and mask of the sources of each length, whose rows are `order`; of all of them
-    together `back` [N] are the rows of x. Of the first token a sentence has one row, `beams` is 1.
+    The first rows of x are those of the B cached sentences. Their keys and values go into `own`, keys [B, H, d_k, T * K] and values
+    [B, H, T * K, d_v], from `begin` on. `mask` [B, 1, K, T * K] says what a row descends from. Of the first token a sentence has one row,
+    `beams` is 1.
     """
-    cached, heads = len(own[0]), layer.self_attention.heads
+    cached = len(own[0])
     count, room = cached * beams, mask.size(2)
     queries, keys, values = (part[:count, :, 0] for part in layer.self_attention.project(x[None]))  # [n, H, …]
     own[0][..., begin : begin + room] = keys.view(cached, beams, *keys.shape[1:]).permute(0, 2, 3, 1)  # [B, H, d_k, K]
@@ -159,23 +164,22 @@ def _step(
         blocks = queries.view(cached, beams, *queries.shape[1:]).transpose(1, 2)
         seen = attention(blocks, own[0].transpose(2, 3), own[1], mask).transpose(1, 2).reshape(count, -1)
     x = layer.self_norm(x + layer.self_attention.output(_widened(seen, len(x))))
-    queries = layer.cross_attention.query(x)
-    if order is not None:
-        queries = queries[order]
-    parts, end = [], 0
-    for source_keys, source_values, source_mask in memory:
-        begin, end = end, end + len(source_keys) * beams
-        blocks = queries[begin:end].view(-1, beams, heads, source_keys.size(2)).transpose(1, 2)
-        parts.append(attention(blocks, source_keys.transpose(2, 3), source_values, source_mask).transpose(1, 2).flatten(2).flatten(0, 1))
-    seen = parts[0] if len(parts) == 1 else torch.cat(parts)
-    x = layer.cross_norm(x + layer.cross_attention.output(_widened(seen, len(x)) if back is None else seen[back]))
+    return x, layer.cross_attention.query(x)
+
+
+def _finish(layer: DecoderLayer, x: Tensor, seen: Tensor) -> Tensor:
+    """The other two sublayers, from what the second has `seen` in the sources. [N, D]"""
+    x = layer.cross_norm(x + layer.cross_attention.output(seen))
     return layer.feed_forward_norm(x + layer.feed_forward(x))  # type: ignore[no-any-return]
 
 
 @cache
-def _compiled_step() -> Callable[..., Tensor]:
-    """The same by torch.compile, which takes seconds to import and some more at the first call."""
-    return torch.compile(_step, dynamic=True, fullgraph=True)
+def _compiled() -> list[Callable[..., Any]]:
+    """The same by torch.compile, which takes seconds to import and some more at the first calls.
+
+    It does so anew for each kind of shape, one sentence or several, rows enough or not, and each model.
+    """
+    return [torch.compile(part, **COMPILATION) for part in (_attend, _finish)]
 
 
 class Ensemble:

@@ -10,7 +10,7 @@ Inside, the positions come first, [S, B, D]: heads are then views of a projectio
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -21,6 +21,9 @@ from nmt.errors import UserError
 from nmt.symbols import PAD
 
 Noise = Sequence[Tensor | None]
+# How torch.compile takes a part of it: whole, for all sizes, and anew for each kind of input (one sentence or several, masked or not, each
+# model) up to so many, where it would give up after eight.
+COMPILATION: dict[str, Any] = {"dynamic": True, "fullgraph": True, "recompile_limit": 64}
 LEARNED_POSITIONS = 1024  # rows of a learned position table (Table 3, row E); sinusoids have no limit
 
 

@@ -36,7 +36,7 @@ from nmt.config import Config, parse
 from nmt.errors import UserError
 from nmt.exchange import Exchange
 from nmt.loss import batch_sums
-from nmt.model import ModelConfig, Transformer
+from nmt.model import COMPILATION, ModelConfig, Transformer
 from nmt.optim import adam, adam_step, learning_rate
 from nmt.ranks import Ranks, partial_sums, tree_sum
 from nmt.validation import HeldOutLoss, held_out_loss, perplexity
@@ -312,7 +312,7 @@ class Trainer:
         self.model.to(self.device).train()
         if self.compiled:
             for layer in (*self.model.encoder, *self.model.decoder):
-                layer.compile(dynamic=True, fullgraph=True)
+                layer.compile(**COMPILATION)
         self.generator = torch.Generator(self.device)
         self.model.generator = self.generator
         self.optimizer = adam(self.model, self.config.adam_beta1, self.config.adam_beta2, self.config.adam_epsilon)

@@ -53,9 +53,14 @@ def prepared(model: Transformer, precision: Literal["float32", "bfloat16", "int8
 @pytest.mark.parametrize("sizes", [[4], [1, 3], [2, 1, 1], [1, 1, 1, 1]])
 def test_every_step_is_the_teacher_forced_one_whatever_becomes_of_the_rows(positions: str, seed: int, beams: int, sizes: list[int]) -> None:
     """The sources being in so many tensors of different widths."""
-    model, sources = built(torch.float32, positions=positions), iter(SOURCES)
-    groups = [padded(list(islice(sources, size)), lambda longest, wider=5 * n: longest + wider) for n, size in enumerate(sizes)]
-    assert_teacher_forced(model, CachedDecoder(prepared(model), groups, beams), beams, random.Random(seed))
+    model = built(torch.float32, positions=positions)
+    assert_teacher_forced(model, CachedDecoder(prepared(model), groups(sizes), beams), beams, random.Random(seed))
+
+
+def groups(sizes: list[int]) -> list[Tensor]:
+    """SOURCES in so many tensors, of different widths."""
+    sources = iter(SOURCES)
+    return [padded(list(islice(sources, size)), lambda longest, wider=5 * n: longest + wider) for n, size in enumerate(sizes)]
 
 
 class AsOnGpus(torch.nn.Linear):
@@ -72,10 +77,13 @@ class AsOnGpus(torch.nn.Linear):
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler here")
 @pytest.mark.filterwarnings("ignore")  # torch.compile warns itself, and silences that
 def test_compiled_steps_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of however many lengths the sources are; more kinds of steps than torch.compile likes by itself."""
     monkeypatch.setattr(nmt.products, "Packed", AsOnGpus)
     model = built(torch.float32)
     decoding = Decoding(model, "float32", torch.device("cpu"), compiled=True)
-    assert_teacher_forced(model, CachedDecoder(decoding, [padded(SOURCES)], 3), 3, random.Random(1))
+    for sizes in ([4], [2, 2], [3, 1], [1, 2, 1], [1, 1, 1, 1]):
+        for beams in (3, 1):
+            assert_teacher_forced(model, CachedDecoder(decoding, groups(sizes), beams), beams, random.Random(1))
 
 
 def assert_teacher_forced(model: Transformer, decoder: CachedDecoder, beams: int, rng: random.Random) -> None:
