@@ -24,9 +24,9 @@ from nmt.search import DecodeConfig, Hypothesis, NextLogProbs, beam_search, samp
 
 LONGEST = 2048  # tokens of a source: the memory of attention grows with the square of them
 LONGEST_PREFIX = 256  # tokens: each is a step for every line
-LEAST_WIDTH, COARSE_WIDTH = 16, 128  # tokens that a source is padded to at least, and up to which it is padded to a power of two
+LEAST_WIDTH, COARSE_WIDTH = 8, 128  # tokens that a source is padded to at least, and up to which it is padded to a power of two
 STEP = 25  # rows that take as long as a step does besides, about
-MOST_WIDTHS = 4  # in a batch: each is a product more for attention
+MOST_WIDTHS = 5  # in a batch: each is a product more for attention
 MOST_BYTES = 1 << 27  # of a batch, as far as one sentence does not need more
 MOST_BYTES_OF_A_GPU = 1 << 32
 # A model can spell any byte. These three would end a line, lose its last character, or make the file unreadable.
@@ -184,9 +184,9 @@ class _Steps:
 
 
 def _width(tokens: int) -> int:
-    """What sources of so many tokens, end symbol counted, are padded to: 16, 32, 64, 128, 160, 192, …; few widths make large batches.
+    """What sources of so many tokens, end symbol counted, are padded to: 8, 16, 32, 64, 128, 160, 192, …; a batch holds few widths.
 
-    Short sources are padded much, for what the encoder does for nothing is little beside the steps of the decoder that a batch more takes.
+    Short sources are padded much, for what the encoder does for nothing is little beside what a width more costs at every step.
     """
     power = 1 << (tokens - 1).bit_length()
     step = max(LEAST_WIDTH, power if power <= COARSE_WIDTH else power >> 3)

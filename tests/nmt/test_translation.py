@@ -175,8 +175,8 @@ def test_what_is_drawn_depends_on_the_seed_and_the_line_alone(bundle: Bundle, li
 def test_sources_are_padded_to_few_widths_and_long_ones_by_little() -> None:
     widths = [nmt.translation._width(tokens) for tokens in range(1, 1025)]
     for tokens, width in enumerate(widths, start=1):
-        assert tokens <= width < max(17, 2 * tokens if tokens <= 128 else 1.25 * tokens) and width % 16 == 0
-    assert widths[-1] == 1024 and len(set(widths)) <= 16
+        assert tokens <= width < max(9, 2 * tokens if tokens <= 128 else 1.25 * tokens) and width % 8 == 0
+    assert widths[-1] == 1024 and len(set(widths)) <= 17
 
 
 def test_near_ties_are_lines_whose_second_best_is_as_good_to_rounding() -> None:
