@@ -4,9 +4,12 @@ What decoding may not do is let a sentence's neighbours change its bits. A produ
 computes it, whatever the number of rows. On processors:
 
 - oneDNN computes a row of a product with packed weights in one order from 2 rows on, with any number of threads; a single row in another.
-- Its batched products do so while they have more than SMALL multiplications; below, PyTorch hands them to another library.
 - Not so bfloat16 on processors with AMX units, where the order depends on the number of rows and of threads. So there the numbers of rows
-  that give the same bits are found by trial (`even`), and no others used. More than four threads may still change bits.
+  that give the same bits are found by trial (`even`), and no others used. One to four threads give the same bits, unless a layer has many
+  times as many columns as rows; more may change them.
+- The batched products of attention give a sentence the same bits in float32 while they have more than SMALL multiplications, below which
+  PyTorch hands them to another library, at least two matrices, and one for each thread, for else threads share the sums of one. In bfloat16
+  they do not. So attention is in float32 in every precision.
 - int8: weights have one scale a column, as PyTorch's own quantised layers do, but activations have one scale a row. A scale
   for all rows, as in PyTorch's dynamic layers, would let a row change with its neighbours. Sums of integers are exact.
 
@@ -28,7 +31,7 @@ from torch import Tensor, nn
 
 from nmt.batches import rounded
 from nmt.errors import UserError
-from nmt.model import Transformer
+from nmt.model import Attention, Transformer
 
 SMALL = 16**3  # multiplications
 LEAST_ROWS, MOST_ROWS = 16, 1024
@@ -59,7 +62,8 @@ class Decoding(nn.Module):
             for module in list(self.model.modules()):
                 for name, child in module.named_children():
                     if isinstance(child, nn.Linear):
-                        setattr(module, name, layout(child.weight, child.bias, kind))
+                        attends = isinstance(module, Attention) and child is not module.output
+                        setattr(module, name, layout(child.weight, child.bias, kind, torch.float32 if attends else kind))
         self.model.to(device, kind)
 
     @property
@@ -83,7 +87,8 @@ class Decoding(nn.Module):
     def enough(self, places: int) -> int:
         """How many sentences at least a batched product takes whose result has so many `places` a sentence and head, to be no small one."""
         config = self.model.config
-        return SMALL // (config.heads * min(config.d_k, config.d_v) * places) + 1
+        matrices = max(2, torch.get_num_threads()) if self.device.type == "cpu" else 1
+        return max(SMALL // (config.heads * min(config.d_k, config.d_v) * places) + 1, -(-matrices // config.heads))
 
 
 class Plain(nn.Module):
@@ -135,17 +140,19 @@ def even(wide: int, out: int, biased: bool, threads: int) -> tuple[int, ...]:
 
 
 class Packed(nn.Module):
-    """x W^T + b with W [out, in] in oneDNN's own layout, so that no call has to rearrange it."""
+    """x W^T + b with W [out, in] in oneDNN's own layout, so that no call has to rearrange it; computed in `kind`, given as `result`."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, kind: torch.dtype) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, kind: torch.dtype, result: torch.dtype | None = None) -> None:
         super().__init__()
+        self.kind, self.result = kind, result or kind
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach().to("cpu", kind), None)
         self.bias = None if bias is None else bias.detach().to("cpu", kind)
         self.uneven = kind == torch.bfloat16 and torch.cpu._is_amx_tile_supported()
         self.shape = (weight.size(1), weight.size(0), bias is not None)
 
     def forward(self, x: Tensor) -> Tensor:
-        return by_rows(self.product, x, even(*self.shape, torch.get_num_threads()) if self.uneven else FEW)
+        few = even(*self.shape, torch.get_num_threads()) if self.uneven else FEW
+        return by_rows(self.product, x.to(self.kind), few).to(self.result)
 
     def product(self, x: Tensor) -> Tensor:
         """The product for x [..., in] as it is."""
@@ -155,7 +162,7 @@ class Packed(nn.Module):
 class Int8(nn.Module):
     """x W^T + b with W [out, in] rounded to int8 with a scale for each row of W, and x to as many levels with a scale for each row of x."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, kind: torch.dtype) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, kind: torch.dtype, result: torch.dtype | None = None) -> None:
         super().__init__()
         weight = weight.detach().to("cpu", torch.float32)
         self.scale = weight.abs().amax(1).clamp_min_(1e-30) / LEVELS  # [out]

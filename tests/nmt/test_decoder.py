@@ -66,7 +66,7 @@ def groups(sizes: list[int]) -> list[Tensor]:
 class AsOnGpus(torch.nn.Linear):
     """Weights as they are on a GPU, which is what torch.compile knows."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, kind: torch.dtype) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, kind: torch.dtype, result: torch.dtype | None = None) -> None:
         super().__init__(weight.size(1), weight.size(0), bias is not None, dtype=kind)
         self.weight.copy_(weight)
         if bias is not None:
