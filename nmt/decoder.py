@@ -125,13 +125,14 @@ class CachedDecoder:
 
     def _by_length(self, beams: int) -> tuple[Tensor | None, Tensor | None]:
         """The rows in the order of `memory`, of a sentence `beams`, and where each row is found there. None where they are in it."""
-        places = torch.cat([part.rows() for part in self.memory])
+        each = [part.rows() for part in self.memory]
+        places = torch.cat(each)
         if len(places) <= self.rows and torch.equal(places[: self.sentences], torch.arange(self.sentences)):
             return None, None
         back, begin = torch.zeros(self.rows, dtype=torch.long), 0  # for copies any row will do
-        for part in self.memory:
+        for part, size in zip(self.memory, map(len, each), strict=True):
             back[part.places] = torch.arange(begin, begin + len(part.places))
-            begin += len(part.rows())
+            begin += size
         device = self.decoding.device
         return _beams(places, beams).to(device), _beams(back, beams).to(device)
 

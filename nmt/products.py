@@ -57,13 +57,16 @@ class Decoding(nn.Module):
         self.model = copy.deepcopy(model, shared).eval()
         self.project: nn.Module = Plain(model.embedding.weight.to(device, kind))
         if device.type == "cpu":
-            layout = Int8 if precision == "int8" else Packed
-            self.project = layout(model.embedding.weight, None, kind)
+
+            def laid_out(weight: Tensor, bias: Tensor | None, result: torch.dtype) -> nn.Module:
+                return Int8(weight, bias) if precision == "int8" else Packed(weight, bias, kind, result)
+
+            self.project = laid_out(model.embedding.weight, None, kind)
             for module in list(self.model.modules()):
                 for name, child in module.named_children():
                     if isinstance(child, nn.Linear):
                         attends = isinstance(module, Attention) and child is not module.output
-                        setattr(module, name, layout(child.weight, child.bias, kind, torch.float32 if attends else kind))
+                        setattr(module, name, laid_out(child.weight, child.bias, torch.float32 if attends else kind))
         self.model.to(device, kind)
 
     @property
@@ -162,7 +165,7 @@ class Packed(nn.Module):
 class Int8(nn.Module):
     """x W^T + b with W [out, in] rounded to int8 with a scale for each row of W, and x to as many levels with a scale for each row of x."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, kind: torch.dtype, result: torch.dtype | None = None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
         weight = weight.detach().to("cpu", torch.float32)
         self.scale = weight.abs().amax(1).clamp_min_(1e-30) / LEVELS  # [out]

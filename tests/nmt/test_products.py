@@ -26,7 +26,7 @@ def layer(kind: str, wide: int, out: int, opposed: bool = False) -> Packed | Int
     if opposed:
         first, second = halves(wide)
         weight[:, second], bias = -weight[:, first], bias * 0
-    return Int8(weight, bias, torch.float32) if kind == "int8" else Packed(weight, bias, getattr(torch, kind))
+    return Int8(weight, bias) if kind == "int8" else Packed(weight, bias, getattr(torch, kind))
 
 
 def rows(kind: str, count: int, wide: int, opposed: bool = False) -> Tensor:
@@ -127,12 +127,12 @@ def test_a_sum_in_another_order_is_noticed(monkeypatch: pytest.MonkeyPatch) -> N
 def test_int8_is_exact_where_the_numbers_are_whole() -> None:
     weight = torch.tensor([[127.0, -3.0, 0.0], [1.0, 127.0, 2.0]])
     x = torch.tensor([[127.0, 1.0, -5.0], [0.0, -127.0, 9.0]]) * torch.tensor([[1.0], [0.25]])
-    assert torch.equal(Int8(weight, None, torch.float32)(x), x @ weight.T)
+    assert torch.equal(Int8(weight, None)(x), x @ weight.T)
 
 
 def test_an_int8_row_of_zeros_gives_the_bias() -> None:
     bias = torch.tensor([1.0, -2.0])
-    found = Int8(torch.ones(2, 3), bias, torch.float32)(torch.zeros(2, 3))
+    found = Int8(torch.ones(2, 3), bias)(torch.zeros(2, 3))
     assert torch.equal(found, bias.expand(2, 2))
 
 
