@@ -49,7 +49,7 @@ def translate(
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute")] = "auto",
     precision: Annotated[Literal["float32", "bfloat16", "int8"], typer.Option(help="Of the products")] = "float32",
     source: Annotated[Path | None, typer.Option("--input", help="A file to translate instead of standard input; with --output")] = None,
-    output: Annotated[Path | None, typer.Option(help="The file to write; stopped, the same command goes on where it was")] = None,
+    output: Annotated[Path | None, typer.Option(help="The file to write; stopped, each 2,048 lines that are done are kept")] = None,
 ) -> None:
     """Translate standard input to standard output, line by line, as they come; or a file, which torchrun may share out to processes."""
     if sample is None and nbest > beam:
@@ -58,6 +58,8 @@ def translate(
         raise UserError("--input and --output go together: give both, or neither for standard input and output")
     if source is not None and output is not None:
         try:
+            if source.exists() and not (source.is_file() or source.is_dir()):
+                raise UserError(f"--input {source} is no file that can be read more than once: give it as standard input, without --output")
             source.open("rb").close()
         except OSError as error:
             raise UserError(f"--input {source} cannot be read: {error.strerror}") from None
@@ -72,11 +74,12 @@ def translate(
     if source is None and sys.stdin is None:
         raise UserError("there is no standard input: give it the text, nmt translate MODEL < text")
     machine = hardware.HardwareConfig(device=device)
-    place = hardware.prepare(machine)
-    hardware.warn_where_slow(precision, place)
-    from nmt.bundle import load_bundle
-    from nmt.search import DecodeConfig
-    from nmt.translation import Translator
+    with _imports():
+        place = hardware.prepare(machine)
+        hardware.warn_where_slow(precision, place)
+        from nmt.bundle import load_bundle
+        from nmt.search import DecodeConfig
+        from nmt.translation import Translator
 
     config = DecodeConfig(beam_size=beam, length_penalty=length_penalty, max_length_offset=50, stop="exact", precision=precision)
     bundles = [load_bundle(folder) for folder in model]
@@ -89,8 +92,9 @@ def translate(
     if source is None or output is None:
         _stream(work, name)
         return
-    from nmt import pieces
-    from nmt.ranks import joined
+    with _imports():
+        from nmt import pieces
+        from nmt.ranks import joined
 
     scratch = output.with_name(output.name + ".pieces")
     try:
@@ -98,7 +102,7 @@ def translate(
     except OSError as error:
         raise UserError(f"--output {output} cannot be written, nor a folder beside it ({error.strerror}): name another file") from None
     settings = {"nbest": nbest, "scores": scores, "prefix": prefix, "sample": sample}
-    with _stoppable("the same command goes on where it was"), joined(place, machine.patience) as ranks:
+    with _stoppable("the same command goes on, and keeps each 2,048 lines that are done"), joined(place, machine.patience) as ranks:
         with pieces.unfinished(scratch, bundles, config, [source], ranks, **settings) as folder:
             with pieces.progress_of("translate", read_lines(source), ranks) as progress:
                 reported = partial(work, report=progress.advance_by)
@@ -149,14 +153,14 @@ def score(
     """Score translations by every usual metric, after a look at whether they can be scored."""
     if comet and not source:
         raise UserError("COMET reads the source too: name it, --source FILE")
-    from nmt import shifted
-    from nmt.comet import CometConfig
-    from nmt.comet import comet as comet_scores
-    from nmt.evaluation import Texts, evaluate
-    from nmt.foreign import LEAST, Profiles
-    from nmt.lines import read_lines
-    from nmt.remains import remains
-    from nmt.score_table import show
+    with _imports():
+        from nmt import shifted
+        from nmt.comet import CometConfig
+        from nmt.comet import comet as comet_scores
+        from nmt.evaluation import Texts, evaluate
+        from nmt.foreign import LEAST, Profiles
+        from nmt.remains import remains
+        from nmt.score_table import show
 
     sides = {path: list(read_lines(path)) for path in (hypotheses, references, *([source] if source else []))}
     counts = {path: len(lines) for path, lines in sides.items()}
@@ -195,12 +199,13 @@ def export(
     if (source is None) != (reference is None):
         raise UserError("--source and --reference go together: name both, or none for the corpus's validation set")
     machine = hardware.HardwareConfig()
-    device = hardware.prepare(machine)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # as by Ctrl-C, nothing half-written is left
-    from rich.console import Console
+    with _imports():
+        device = hardware.prepare(machine)
+        from rich.console import Console
 
-    from nmt.export import export
-    from nmt.proof import tables
+        from nmt.export import export
+        from nmt.proof import tables
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # as by Ctrl-C, nothing half-written is left
 
     def show(proof: dict[str, Any]) -> None:
         for part in tables(proof):
@@ -223,15 +228,15 @@ def serve(
 ) -> None:
     """Translate over HTTP: POST /translate, and a page to try it with."""
     machine = hardware.HardwareConfig()
-    device = hardware.prepare(machine)
-    from nmt.bundle import load_bundle
-    from nmt.search import DecodeConfig
-    from nmt.translation import Translator
-
     try:
-        from nmt.server import listen
-        from nmt.server import serve as run
-        from nmt.service import Limits, build_app
+        with _imports():
+            device = hardware.prepare(machine)
+            from nmt.bundle import load_bundle
+            from nmt.search import DecodeConfig
+            from nmt.server import listen
+            from nmt.server import serve as run
+            from nmt.service import Limits, build_app
+            from nmt.translation import Translator
     except ModuleNotFoundError as error:
         raise UserError(f"{error.name} is not installed, which nmt serve needs: pip install -e '.[serve]'") from None
     listener = listen(host, port)
@@ -239,6 +244,16 @@ def serve(
     config = DecodeConfig(beam_size=beam, length_penalty=length_penalty, max_length_offset=50, stop="exact", precision="float32")
     translator = Translator(bundle, config, device, machine.decode_tokens)
     run(build_app(bundle, translator, Limits(max_sentences, max_tokens, max_bytes)), listener)
+
+
+@contextmanager
+def _imports() -> Iterator[None]:
+    """End the process at once when Ctrl-C comes in the block: torch goes on with half of numpy where the import of that is interrupted."""
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -204,6 +205,28 @@ def test_after_a_kill_at_seven_tenths_only_the_rest_is_translated_and_the_bytes_
     assert again.stderr.count(b"asked 4\n") == again.stderr.count(b"asked") == 10 - len(done)
     assert output.read_bytes() == expected and expected.count(b"\n") == 40
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
+
+
+def test_a_pipe_is_no_input_that_could_be_read_again(model_folder: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    found = CliRunner().invoke(app, ["translate", str(model_folder), "--input", str(tmp_path / "pipe"), "--output", str(tmp_path / "out")])
+    assert isinstance(found.exception, UserError) and "is no file that can be read more than once" in str(found.exception)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_it_starts_ends_it_at_once_and_in_silence(model_folder: Path, tmp_path: Path) -> None:
+    """Also in the middle of the imports, of which some go on without what was interrupted."""
+    (tmp_path / "in").write_text("the tree\n" * 200)
+    for twentieths in range(1, 16):
+        with (tmp_path / "in").open() as text:
+            command = [sys.executable, "-c", "from nmt.cli import main\nprint('begun', flush=True)\nmain()", "translate", str(model_folder)]
+            process = subprocess.Popen(command, stdin=text, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
+        assert process.stdout is not None and process.stdout.readline() == b"begun\n"
+        time.sleep(twentieths / 20)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+        assert process.returncode in (130, -signal.SIGINT) and b"Traceback" not in said, said
 
 
 def test_nothing_but_another_file_is_written_over(model_folder: Path, tmp_path: Path) -> None:
