@@ -215,18 +215,16 @@ def test_a_pipe_is_no_input_that_could_be_read_again(model_folder: Path, tmp_pat
 
 
 @pytest.mark.slow
-def test_ctrl_c_while_it_starts_ends_it_at_once_and_in_silence(model_folder: Path, tmp_path: Path) -> None:
-    """Also in the middle of the imports, of which some go on without what was interrupted."""
-    (tmp_path / "in").write_text("the tree\n" * 200)
-    for twentieths in range(1, 16):
-        with (tmp_path / "in").open() as text:
-            command = [sys.executable, "-c", "from nmt.cli import main\nprint('begun', flush=True)\nmain()", "translate", str(model_folder)]
-            process = subprocess.Popen(command, stdin=text, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
+def test_ctrl_c_while_it_starts_ends_it_at_once_and_in_silence(model_folder: Path) -> None:
+    """Also in the middle of the imports, of which some go on without what was interrupted; it would wait for its input without end."""
+    command = [sys.executable, "-c", "from nmt.cli import main\nprint('begun', flush=True)\nmain()", "translate", str(model_folder)]
+    for twentieths in range(2, 16):
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
         assert process.stdout is not None and process.stdout.readline() == b"begun\n"
         time.sleep(twentieths / 20)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
-        assert process.returncode in (130, -signal.SIGINT) and b"Traceback" not in said, said
+        assert process.wait(timeout=60) in (130, -signal.SIGINT)
+        assert process.communicate()[1] == b""
 
 
 def test_nothing_but_another_file_is_written_over(model_folder: Path, tmp_path: Path) -> None:
